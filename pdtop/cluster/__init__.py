@@ -1,0 +1,1 @@
+"""Who is there and how they are: model, addresses, discovery, polling, snapshots."""

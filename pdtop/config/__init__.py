@@ -1,0 +1,1 @@
+"""config.toml: schema, loading with all errors at once, watching."""

@@ -1,0 +1,1 @@
+"""Prometheus text in, numbers out: reader, name catalogue, rank rules, distributions, series."""

@@ -1,0 +1,1 @@
+"""Simulated SGLang workers and seeded load, for the demo and the tests."""

@@ -1,0 +1,1 @@
+"""The screen: app, screens, widgets, themes."""
