@@ -1,1 +1,1 @@
-"""config.toml: schema, loading with all errors at once, watching."""
+"""config.toml: schema, loading with all errors at once, watching, byte-preserving edits."""

@@ -1,0 +1,87 @@
+"""Secrets in settings files: find them, warn about them, and keep them out of everything that is shown.
+
+A key belongs in an environment variable whose *name* stands in the file. What looks like the key itself is
+a secret: the value of a name such as ``api_key`` or ``token``, a known key shape (``sk-...``, ``hf_...``, a JWT,
+``Bearer ...``), a password inside a URL, and anything under ``*_env`` that cannot be a variable's name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
+
+from pdtop.config.keys import Path
+
+MASK = "••••••"
+
+_SECRET_NAME = re.compile(
+    r"(?:^|[_-])(?:api|access|secret|private|auth|admin|bearer)[_-]?key$|(?:^|[_-])key$"
+    r"|(?:^|[_-])(?:token|password|passwd|passphrase|secret|authorization|credentials?)$|apikey$",
+    re.IGNORECASE,
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SHAPES = re.compile(
+    r"""sk-[A-Za-z0-9_-]{6,}           # OpenAI and everyone who copied its form
+      | (?:hf|ghp|gho|ghs|glpat|xox[abp])[_-][A-Za-z0-9_-]{10,}
+      | AKIA[A-Z0-9]{12,}
+      | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*
+      | (?i:bearer\s+)\S{6,}
+    """,
+    re.VERBOSE,
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """The name of a setting that holds a key itself (``api_key``, not ``api_key_env``)."""
+    return _SECRET_NAME.search(_CAMEL.sub("_", name)) is not None
+
+
+def secret_parts(name: str, value: str) -> tuple[str, ...]:
+    """The secret pieces of a text value that stands under ``name``; empty if there are none."""
+    if not value.strip():
+        return ()
+    if is_secret_name(name):
+        return (value,)
+    if name.lower().endswith("_env") and not _VARIABLE.match(value):
+        return (value,)
+    found = [match.group() for match in _SHAPES.finditer(value)]
+    if "://" in value and "@" in value:
+        try:
+            password = urlsplit(value).password
+        except ValueError:
+            password = None
+        if password:
+            found.append(password)
+    return tuple(found)
+
+
+def find_secrets(document: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Every secret text in nested tables and arrays, with its path."""
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            for text in secret_parts("", str(key)):
+                yield (*path, key), text
+            yield from find_secrets(value, (*path, key))
+    elif isinstance(document, list | tuple):
+        for index, value in enumerate(document):
+            yield from find_secrets(value, (*path, index))
+    elif isinstance(document, str):
+        name = next((part for part in reversed(path) if isinstance(part, str)), "")
+        for text in secret_parts(name, document):
+            yield path, text
+
+
+class Masker:
+    """Replaces known secrets in any text; also what looks like one without being known."""
+
+    def __init__(self, documents: Iterable[object] = ()) -> None:
+        secrets = {text for document in documents for _, text in find_secrets(document)}
+        secrets |= {line.strip() for text in secrets for line in text.splitlines() if len(line.strip()) >= 4}
+        self._secrets = sorted(secrets, key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return _SHAPES.sub(MASK, text)
