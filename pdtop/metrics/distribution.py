@@ -72,15 +72,10 @@ class Distribution:
             return None
         counts = tuple(accumulate(self.counts, max))
         rank = q * total
-        for index, bound in enumerate(self.bounds):
-            if counts[index] >= rank:
-                break
-        else:  # pragma: no cover - the last count is the total
-            index = len(self.bounds) - 1
-            bound = self.bounds[index]
-        if bound == inf:
-            last_finite = self.bounds[index - 1] if index else 0.0
-            return Quantile(last_finite, at_least=True)
+        index = next((i for i, count in enumerate(counts) if count >= rank), len(counts) - 1)
+        bound = self.bounds[index]
+        if bound == inf:  # with no other bucket not even a lower bound is known
+            return Quantile(self.bounds[index - 1], at_least=True) if index else None
         lower_bound = self.bounds[index - 1] if index else min(0.0, bound)
         below = counts[index - 1] if index else 0.0
         inside = counts[index] - below
