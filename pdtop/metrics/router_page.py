@@ -48,7 +48,7 @@ class RouterWorker:
     role: str
     removed: bool
     inflight: float | None
-    healthy: bool | None
+    health: bool | None
     breaker: int | None
     load: float | None
     requests: float | None
@@ -125,7 +125,7 @@ class RouterNumbers:
     def each_worker(self, names: Sequence[str] | None = None) -> tuple[RouterWorker, ...]:
         """All workers of the page (or the named ones that are on it), in the page's naming, sorted."""
         wanted = self.workers if names is None else [name for name in names if name in self.workers]
-        health = {worker: self.values[at] for worker, _, at in self.plan.values.get(R_HEALTH, ())}
+        states = {worker: self.values[at] for worker, _, at in self.plan.values.get(R_HEALTH, ())}
         columns = {
             concept: self.by_worker(concept)
             for concept in (R_INFLIGHT, R_BREAKER, R_LOAD, R_DISPATCHES, R_OUTCOMES, R_FAILURES)
@@ -136,9 +136,9 @@ class RouterNumbers:
             RouterWorker(
                 worker=name,
                 role=roles.get(name, ""),
-                removed=health.get(name) == -1,
+                removed=states.get(name) == -1,
                 inflight=columns[R_INFLIGHT].get(name),
-                healthy={1.0: True, 0.0: False}.get(health.get(name, -1.0)),
+                health={1.0: True, 0.0: False}.get(states.get(name, -1.0)),
                 breaker=_breaker(columns[R_BREAKER].get(name)),
                 load=columns[R_LOAD].get(name),
                 requests=columns[R_DISPATCHES].get(name),
