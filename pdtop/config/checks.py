@@ -38,12 +38,15 @@ def check_document(document: Mapping[str, object]) -> Iterator[Found]:
     for path, _ in find_secrets(document):
         if path not in secret_paths:
             secret_paths.add(path)
-            yield path, _secret(path)
+            yield path, secret_problem(path)
     for path, known in _unknown_keys(Config, document, ()):
         if path not in secret_paths:
             yield path, _unknown(path, known)
     for name in POOL_NAMES:
-        yield from _worker_addresses(document, name)
+        pool = document.get(name)
+        if isinstance(pool, Mapping):
+            yield from _worker_addresses(pool, name)
+            yield from _policy(document, pool, name)
 
 
 def check_values(config: Config) -> Iterator[Found]:
@@ -67,7 +70,7 @@ def _problem(
     return Problem(severity, kind, rule, suggestion=near, fix=fix)
 
 
-def _secret(path: Path) -> Problem:
+def secret_problem(path: Path) -> Problem:
     names = [part for part in path if isinstance(part, str)]
     last = names[-1] if names else ""
     if last.endswith("_env"):
@@ -135,10 +138,7 @@ for _key, _path in _homes(Config):
     _HOMES.setdefault(_key, []).append(_path)
 
 
-def _worker_addresses(document: Mapping[str, object], name: PoolName) -> Iterator[Found]:
-    pool = document.get(name)
-    if not isinstance(pool, Mapping):
-        return
+def _worker_addresses(pool: Mapping[str, object], name: PoolName) -> Iterator[Found]:
     workers = pool.get("workers")
     seen: dict[str, str] = {}
     for index, worker in enumerate(workers if isinstance(workers, list) else ()):
@@ -197,19 +197,24 @@ def _check_pool(config: Config, name: PoolName) -> Iterator[Found]:
             "cache_aware_threshold",
         )
         yield (name, given), _problem("warning", "cross_check", rule, "keep it at or below")
-    yield from _check_policy(config, name)
+    yield from _check_power_of_two(config, name)
     if "workers" in pool.model_fields_set and not pool.workers:
         yield (name, "workers"), _problem("warning", "empty_pool", "the pool has no worker")
     yield from _check_all_out(name, pool)
 
 
-def _check_policy(config: Config, name: PoolName) -> Iterator[Found]:
-    pool, engine = config.pool(name), config.server.engine
+def _policy(document: Mapping[str, object], pool: Mapping[str, object], name: PoolName) -> Iterator[Found]:
+    server, policy = document.get("server"), pool.get("policy")
     known = tuple(p for p in POLICIES if name == "prefill" or p != "bucket")
-    if pool.policy not in known and engine != "external":
+    external = isinstance(server, Mapping) and server.get("engine") == "external"
+    if isinstance(policy, str) and policy not in known and not external:
         rule = f"must be one of {', '.join(known)}"
         fix = 'with engine = "external" any name is taken'
-        yield (name, "policy"), _problem("error", "policy", rule, fix, nearest(pool.policy, known))
+        yield (name, "policy"), _problem("error", "policy", rule, fix, nearest(policy, known))
+
+
+def _check_power_of_two(config: Config, name: PoolName) -> Iterator[Found]:
+    pool, engine = config.pool(name), config.server.engine
     if pool.policy == "power_of_two" and engine in ("smg", "sglang-router") and len(pool.workers) == 1:
         rule = f"{engine} refuses to start with power_of_two and a single worker"
         yield (name, "policy"), _problem("warning", "power_of_two", rule)

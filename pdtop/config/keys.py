@@ -7,7 +7,7 @@ Dots separate tables; a part that itself holds dots is quoted as in TOML:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
@@ -87,14 +87,3 @@ def value_at(document: object, name: str) -> object:
         KeyError: there is no such key.
     """
     return look_up(document, split_key(name))
-
-
-def leaves(
-    table: Mapping[str, object], prefix: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Every value that is not a table, with its path; an empty table counts as a value."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*prefix, key))
-        else:
-            yield (*prefix, key), value

@@ -270,7 +270,8 @@ class _Scanner:
             elif found := _LITERAL.match(self.text, start):
                 parts.append(found.group()[1:-1])
             else:
-                raise self.fail(f"expected {what}", hint="names with other signs need quotes")
+                found_here = f", found {self.peek()!a}" if self.peek() else ""
+                raise self.fail(f"expected {what}{found_here}", hint="names with other signs need quotes")
             self.at = found.end()
             spans.append((start, self.at))
             self.skip(_BLANK)
@@ -293,7 +294,7 @@ class _Scanner:
         for length in range(len(pair.table) + 1, len(pair.path)):
             self.key_offsets.setdefault(pair.path[:length], pair.key.start)
         path = pair.path
-        if path in self.nodes or path in self.headers:
+        if path in self.key_offsets:
             self.duplicate(path, self.key_offsets[path], pair.key.start)
             return
         self.key_offsets.setdefault(path, pair.key.start)

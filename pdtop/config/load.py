@@ -59,6 +59,15 @@ def load(path: Path) -> Loaded:
     return load_bytes(path, raw)
 
 
+def reload(last: Loaded) -> Loaded:
+    """Read the same file again; the same object if its bytes have not changed."""
+    try:
+        raw = last.path.read_bytes()
+    except OSError:
+        return load(last.path)
+    return last if raw and raw == last.raw else load_bytes(last.path, raw)
+
+
 def unreadable(path: Path, error: OSError) -> Problem:
     """Why a file could not be read, in words."""
     match error:

@@ -1,7 +1,7 @@
 """Secrets in settings files: find them, warn about them, and keep them out of everything that is shown.
 
 A key belongs in an environment variable whose *name* stands in the file. What looks like the key itself is
-a secret: the value of a name such as ``api_key`` or ``token``, a known key shape (``sk-...``, ``hf_...``, a JWT,
+a secret: the value of a name such as ``api_key`` or ``token``, a known key shape (``sk-...``, a JWT,
 ``Bearer ...``), a password inside a URL, and anything under ``*_env`` that cannot be a variable's name.
 """
 
