@@ -1,0 +1,54 @@
+"""Lines of runs: what changed between two of them, and how they become a strip."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from pdtop.tui.palette import Palette
+from pdtop.tui.tones import Line, Tone
+
+
+def diff(old: Line, new: Line) -> tuple[int, int] | None:
+    """First and last-plus-one cell in which two lines of equal width differ; None if they look the same."""
+    if old == new:
+        return None
+    start = end = None
+    for position, (a, b) in enumerate(zip_longest(_cells(old), _cells(new))):
+        if a != b:
+            start = position if start is None else start
+            end = position + 1
+    return None if start is None or end is None else (start, end)
+
+
+def _cells(line: Line) -> list[tuple[str, Tone]]:
+    """One entry a terminal cell; the second cell of a wide character is marked so."""
+    out: list[tuple[str, Tone]] = []
+    for words, tone in line:
+        if words.isascii():
+            out.extend((c, tone) for c in words)
+            continue
+        for c in words:
+            size = cell_len(c)
+            if size == 0 and out:
+                out[-1] = (out[-1][0] + c, tone)
+            else:
+                out.append((c, tone))
+                out.extend([("", tone)] * (size - 1))
+    return out
+
+
+def to_strip(line: Line, palette: Palette, width: int, base: Style | None = None) -> Strip:
+    """``line`` as a strip of exactly ``width`` cells; ``base`` lies under every run."""
+    under = base or Style.null()
+    segments = [Segment(words, under + palette[tone]) for words, tone in line if words]
+    return Strip(segments).adjust_cell_length(width, under + palette[Tone.TEXT]).crop(0, width)
+
+
+def line_width(line: Line) -> int:
+    """Cells a line takes."""
+    return sum(cell_len(words) for words, _ in line)

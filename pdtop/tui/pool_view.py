@@ -1,0 +1,92 @@
+"""What a pool's table needs beside one worker: scales, targets, findings by worker; built once a snapshot."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pdtop.cluster.model import Finding, Pool, Role, Snapshot, Worker
+from pdtop.tui.options import ConsoleOptions
+from pdtop.tui.text import nice_ceiling
+
+#: Ticks folded into one sparkline glyph. Folding makes a sparkline move every few seconds, not every tick.
+TICKS_PER_GLYPH = 5
+
+#: Smallest full scale by trend: calm values stay low bars instead of filling the cell with noise.
+_FLOORS = {"ttft": 0.5, "tpot": 0.05, "queue_time": 0.5, "tokens": 1000.0, "running": 10.0, "backlog": 5.0}
+
+#: Rates are averaged inside a glyph; for latencies and queues the worst is what counts.
+_MEAN = frozenset({"tokens", "running", "kv"})
+
+TrendPoints = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool's workers and what their cells are judged and scaled by."""
+
+    role: Role
+    workers: tuple[Worker, ...]
+    pool: Pool | None
+    options: ConsoleOptions
+    tick: int  # the snapshot's number: anchors the sparklines
+    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    ttft_target_s: float | None = None
+    tpot_target_s: float | None = None
+    backlog_full: float = 8.0
+    trend_full: Mapping[str, float] = field(default_factory=dict)
+
+    def findings_of(self, worker: Worker) -> tuple[Finding, ...]:
+        return self.findings.get(worker.key, ())
+
+
+def pool_view(snapshot: Snapshot, role: Role, workers: tuple[Worker, ...], options: ConsoleOptions) -> PoolView:
+    """The view of ``workers``; scales come from the whole pool, so a filter does not change them."""
+    everyone = snapshot.pool_workers(role)
+    by_worker: defaultdict[str, list[Finding]] = defaultdict(list)
+    for finding in snapshot.findings:
+        if finding.worker is not None:
+            by_worker[finding.worker].append(finding)
+    pool = {Role.PREFILL: snapshot.prefill, Role.DECODE: snapshot.decode}.get(role)
+    backlogs = (w.backlog.total or 0.0 for w in everyone)
+    return PoolView(
+        role=role,
+        workers=workers,
+        pool=pool,
+        options=options,
+        tick=snapshot.number,
+        findings={key: tuple(found) for key, found in by_worker.items()},
+        ttft_target_s=snapshot.goodput.ttft_target_s if snapshot.goodput else None,
+        tpot_target_s=snapshot.goodput.tpot_target_s if snapshot.goodput else None,
+        backlog_full=nice_ceiling(max(backlogs, default=0.0), 10.0),
+        trend_full={
+            name: nice_ceiling(_highest(w.trends.get(name, ()) for w in everyone), floor)
+            for name, floor in _FLOORS.items()
+        }
+        | {"kv": 1.0},
+    )
+
+
+def _highest(trends: Iterable[TrendPoints]) -> float:
+    return max((max((v for v in points if v is not None), default=0.0) for points in trends), default=0.0)
+
+
+def folded(points: TrendPoints, tick: int, name: str, glyphs: int) -> TrendPoints:
+    """``points`` (newest last, the last one of tick ``tick``) folded to at most ``glyphs`` points.
+
+    Folds are anchored to the tick number, so finished glyphs never change; the newest one still grows.
+    """
+    newest = tick % TICKS_PER_GLYPH + 1  # points in the still open fold
+    out: list[float | None] = []
+    end = len(points)
+    size = newest
+    while end > 0 and len(out) < glyphs:
+        known = [v for v in points[max(0, end - size) : end] if v is not None]
+        if not known:
+            out.append(None)
+        else:
+            out.append(sum(known) / len(known) if name in _MEAN else max(known))
+        end -= size
+        size = TICKS_PER_GLYPH
+    return tuple(reversed(out))
