@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """How the newest reading of a worker or router ended (the whole list; see ``Worker.reason`` for words)."""
+    """How the newest reading of a worker or router ended (the whole list; words in ``reason``)."""
 
     OK = "ok"
     OK_WITH_WARNINGS = "ok_with_warnings"  # read, but some lines were bad or repeated
@@ -155,7 +155,7 @@ class PageFacts:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker in a snapshot. ``key`` is its canonical ``host:port`` and never changes while it is watched."""
+    """One worker in a snapshot. ``key`` is its canonical ``host:port`` and stays while it is watched."""
 
     key: str
     name: str  # as written in the config or by the router; cleaned for display
@@ -199,7 +199,10 @@ class Worker:
     identity: Identity = field(default_factory=Identity)
     page: PageFacts | None = None
     trends: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """Newest last, one point per tick, None = gap. Keys: ttft, tpot, queue_time, tokens, running, backlog, kv."""
+    """Newest last, one point per tick, None = gap.
+
+    Keys: ttft, tpot, queue_time, tokens, running, backlog, kv.
+    """
 
     @property
     def backlog_total(self) -> float | None:
@@ -251,6 +254,9 @@ class Router:
     control: bool = False  # an admin API that pdtop could use was found
     age_s: float | None = None
     list_stale: bool = False
+    workers: int | None = None  # entries in its worker list; None: the list is not known
+    loads_unknown: bool = False  # it gives no load for any of its workers
+    engine_series: int | None = None  # engine series on its aggregate page; None: not such a page
     requests: float | None = None  # dispatches in the window, all workers
     requests_per_s: float | None = None
     errors_per_s: float | None = None

@@ -109,7 +109,8 @@ def _state(worker: Worker, levels: Levels) -> Iterator[Finding]:
             "down",
             "down: connection refused" if state is State.REFUSED else "down: does not answer",
             evidence="; ".join(part for part in (worker.reason, last_good) if part),
-            fix=worker.fix or "look at the process and its host; the router should have stopped sending to it",
+            fix=worker.fix
+            or "look at the process and its host; the router should have stopped sending to it",
         )
 
 
@@ -177,9 +178,7 @@ def _breaker(worker: Worker, opinion: RouterOpinion, where: str, levels: Levels)
             f"circuit half-open{where}{lasting}",
             router=opinion.router,
             evidence=f"router health: {opinion.health or 'not known'}; worker: {worker.state}",
-            fix="it needs some good requests to close; if none come, remove it from the router and add it again"
-            if long
-            else "",
+            fix="if it does not close, remove it from the router and add it again" if long else "",
         )
 
 

@@ -1,0 +1,263 @@
+"""Findings about work that waits: KV memory, handshake, transfer, queues that grow, ranks that are full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from pdtop.cluster.model import READABLE, Finding, Latency, Pool, Role, Severity, Snapshot, Worker
+from pdtop.insight.levels import Levels
+from pdtop.insight.words import count, percent, several
+
+
+def worker_findings(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
+    """What presses on one worker; nothing for one whose numbers are not of now."""
+    if worker.state not in READABLE or worker.stale:
+        return
+    yield from _kv(worker, levels)
+    yield from _rank(worker, levels)
+    yield from _bootstrap(worker, levels)
+    yield from _transfer(worker)
+    yield from _progress(worker, snapshot)
+    yield from _growing(worker, snapshot, levels)
+
+
+def pool_findings(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
+    """Where the cluster as a whole is stuck, by the pattern of both pools' queues."""
+    yield from _bottleneck(snapshot.prefill, snapshot.decode, levels)
+    for pool in (snapshot.prefill, snapshot.decode):
+        backlog = pool.trends.get("backlog", ())
+        if pool.total > 1 and (grown := grown_by(backlog, snapshot.interval_s, levels)) is not None:
+            before, now = grown
+            yield Finding(
+                Severity.WARNING,
+                "backlog_growing",
+                f"backlog of the {pool.role} pool grows: {count(before)} to {count(now)} "
+                f"in {levels.growing_span_s:.0f} s",
+                pool=pool.role,
+                evidence=_parts(pool.backlog.parts),
+                fix="more comes in than goes out: add capacity to this pool or hold traffic back",
+            )
+
+
+def _kv(worker: Worker, levels: Levels) -> Iterator[Finding]:
+    use = worker.kv_use_worst if worker.kv_use_worst is not None else worker.kv_use
+    prealloc = worker.backlog.parts.get("prealloc") or 0.0
+    retracted = worker.retracted or 0.0
+    if use is None:
+        return
+    rank = f" (rank {worker.kv_worst_rank})" if worker.kv_worst_rank and len(worker.ranks) > 1 else ""
+    held = worker.role is not Role.PREFILL and (
+        (use >= levels.kv_warn and prealloc + retracted > 0)
+        or (use >= levels.kv_held and (retracted > 0 or prealloc >= max(levels.pile, worker.running or 0.0)))
+    )
+    if held:
+        parts = [f"{count(prealloc)} wait for KV space"] if prealloc else []
+        parts += [f"{count(retracted)} put back"] if retracted else []
+        yield _finding(
+            worker,
+            Severity.CRITICAL if use >= levels.kv_crit and retracted else Severity.WARNING,
+            "kv_pressure",
+            f"out of KV memory{rank}: {', '.join(parts)}",
+            evidence=f"KV {percent(use)}, prealloc {count(prealloc)}, retracted {count(retracted)}, "
+            f"running {_known(worker.running)}",
+            fix="more decode workers, fewer running requests, or move load if only this one is full",
+        )
+    elif use >= levels.kv_warn:
+        yield _finding(
+            worker,
+            Severity.WARNING if use >= levels.kv_crit else Severity.INFO,
+            "kv_nearly_full",
+            f"KV memory nearly full{rank}: {percent(use)}",
+            evidence=f"KV {percent(use)}, running {_known(worker.running)}, nothing held back yet",
+            fix="the next long requests will have to wait; move load to another worker",
+        )
+
+
+def _rank(worker: Worker, levels: Levels) -> Iterator[Finding]:
+    """One DP rank full while the others have room: the sum over ranks hides it."""
+    if len(worker.ranks) < 2 or worker.kv_use is None or worker.kv_use_worst is None:
+        return
+    if worker.kv_use_worst < levels.rank_full or worker.kv_use_worst - worker.kv_use < levels.rank_gap:
+        return
+    fullest = next((rank for rank in worker.ranks if rank.dp_rank == worker.kv_worst_rank), None)
+    if fullest is None:
+        return
+    others = [rank.kv_use for rank in worker.ranks if rank is not fullest and rank.kv_use is not None]
+    yield _finding(
+        worker,
+        Severity.WARNING,
+        "rank_imbalance",
+        f"rank {fullest.dp_rank} is full ({percent(worker.kv_use_worst)}), "
+        f"the other {several(len(worker.ranks) - 1, 'rank')} average {percent(fmean(others))}",
+        evidence=f"rank {fullest.dp_rank}: running {_known(fullest.running)}, "
+        f"backlog {_known(fullest.backlog.total)}; worker: running {_known(worker.running)}",
+        fix="requests pinned to one rank: look at the load-balance method and the router's rank selection",
+    )
+
+
+def _bootstrap(worker: Worker, levels: Levels) -> Iterator[Finding]:
+    waiting = worker.backlog.parts.get("bootstrap") or 0.0
+    if worker.role is Role.DECODE or waiting < levels.pile:
+        return
+    yield _finding(
+        worker,
+        Severity.WARNING,
+        "bootstrap_backlog",
+        f"{count(waiting)} requests wait for the handshake with decode",
+        evidence=f"bootstrap {count(waiting)}, queue {_known(worker.backlog.parts.get('queue'))}, "
+        f"running {_known(worker.running)}",
+        fix="decode gives no KV room or does not answer: look at decode's prealloc queue and KV use",
+    )
+
+
+def _transfer(worker: Worker) -> Iterator[Finding]:
+    failures = worker.transfer_failures or 0.0
+    if failures > 0:
+        yield _finding(
+            worker,
+            Severity.WARNING,
+            "transfer_failures",
+            f"{several(failures, 'KV transfer')} failed in the window",
+            evidence=f"transfer queue {_known(worker.backlog.parts.get('transfer'))}, "
+            f"inflight {_known(worker.inflight)}",
+            fix="look at the network between the pools and at partners that went away",
+        )
+    waiting = worker.backlog.parts.get("transfer") or 0.0
+    if worker.role is Role.DECODE and waiting > 0 and _nothing_started(worker.ttft):
+        yield _finding(
+            worker,
+            Severity.CRITICAL,
+            "transfer_stalled",
+            f"KV transfer stalled: {count(waiting)} waiting for KV, none arrived",
+            evidence=f"transfer queue {count(waiting)}, no first token in the window, "
+            f"running {_known(worker.running)}, failed transfers {count(failures)}",
+            fix="check the transfer network and the prefill workers; requests give up after 300 s by default",
+        )
+
+
+def _nothing_started(ttft: Latency | None) -> bool:
+    return ttft is not None and ttft.distribution is not None and ttft.distribution.count == 0
+
+
+def _progress(worker: Worker, snapshot: Snapshot) -> Iterator[Finding]:
+    """Running requests, but no token: only if something ran all the time, since a gauge may be younger."""
+    running, tokens = worker.running, worker.tokens_per_s
+    if not running or tokens is None or tokens > 0:
+        return
+    points = max(2, round(snapshot.window_s / max(snapshot.interval_s, 0.1)))
+    seen = [point for point in worker.trends.get("running", ())[-points:] if point is not None]
+    if len(seen) < 2 or min(seen) <= 0:
+        return
+    yield _finding(
+        worker,
+        Severity.CRITICAL,
+        "running_without_progress",
+        f"{count(running)} running, but not one token in {snapshot.window_s:.0f} s",
+        evidence=f"running {count(running)} (from {worker.source or 'its page'}), tokens 0, "
+        f"backlog {_known(worker.backlog.total)}",
+        fix="its scheduler makes no progress: read its log, take it out of rotation",
+    )
+
+
+def grown_by(
+    backlog: Sequence[float | None], interval_s: float, levels: Levels
+) -> tuple[float, float] | None:
+    """(before, now) if the backlog grew steadily over the span: each third above the one before."""
+    points = round(levels.growing_span_s / max(interval_s, 0.1))
+    recent = [point for point in backlog[-points:] if point is not None]
+    if len(backlog) < points or len(recent) < max(6, points * 0.8):
+        return None
+    third = len(recent) // 3
+    first, middle, last = fmean(recent[:third]), fmean(recent[third : 2 * third]), fmean(recent[-third:])
+    risen = last - first
+    if recent[-1] < levels.pile or risen < max(levels.pile / 2, first * 0.5):
+        return None
+    if not first + risen * 0.2 < middle < last - risen * 0.2:
+        return None
+    return first, recent[-1]
+
+
+def _growing(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
+    grown = grown_by(worker.trends.get("backlog", ()), snapshot.interval_s, levels)
+    if grown is None:
+        return
+    pool = snapshot.prefill if worker.role is Role.PREFILL else snapshot.decode
+    if pool.total > 1 and grown_by(pool.trends.get("backlog", ()), snapshot.interval_s, levels) is not None:
+        own, rest = grown[1], (pool.backlog.total or 0.0) - grown[1]
+        if own < 2 * rest:
+            return  # the pool's own finding says it
+    yield _finding(
+        worker,
+        Severity.WARNING,
+        "backlog_growing",
+        f"backlog grows: {count(grown[0])} to {count(grown[1])} in {levels.growing_span_s:.0f} s",
+        evidence=_parts(worker.backlog.parts),
+        fix="more comes in than goes out; see whether the other workers of the pool have room",
+    )
+
+
+def _bottleneck(prefill: Pool, decode: Pool, levels: Levels) -> Iterator[Finding]:
+    """One sentence for the whole cluster: the same request waits on P *and* on D, so read both together."""
+    bootstrap, queue = _part(prefill, "bootstrap"), _part(prefill, "queue")
+    prealloc, transfer = _part(decode, "prealloc"), _part(decode, "transfer")
+    inflight = prefill.inflight or 0.0
+    pile = levels.pile
+    evidence = (
+        f"P queue {count(queue)}, bootstrap {count(bootstrap)}, inflight {count(inflight)}; "
+        f"D prealloc {count(prealloc)}, transfer {count(transfer)}, KV {_share(decode.kv_use_worst)}"
+    )
+    if bootstrap >= pile and prealloc >= pile:
+        use = decode.kv_use_worst
+        full = use is None or use >= levels.kv_held
+        yield Finding(
+            Severity.WARNING,
+            "bottleneck",
+            f"decode is out of KV memory: {count(bootstrap)} wait in prefill's bootstrap, "
+            f"{count(prealloc)} in decode's prealloc"
+            if full
+            else f"the handshake between prefill and decode is slow: {count(bootstrap)} wait in bootstrap",
+            pool=Role.DECODE,
+            evidence=evidence,
+            fix="add decode capacity; prefill has nothing to do with it"
+            if full
+            else "decode has KV room: look at the bootstrap port of prefill and at failed handshakes",
+        )
+    elif inflight >= pile and transfer >= pile:
+        yield Finding(
+            Severity.WARNING,
+            "bottleneck",
+            f"KV transfer is slow: {count(inflight)} being sent, {count(transfer)} waiting for them",
+            pool=Role.DECODE,
+            evidence=evidence,
+            fix="look at the network between the pools and the transfer backend's log",
+        )
+    elif queue >= pile * max(1, prefill.usable) and queue > 2 * (bootstrap + prealloc + transfer):
+        yield Finding(
+            Severity.WARNING,
+            "bottleneck",
+            f"prefill is compute-bound: {count(queue)} ready to run wait for a forward pass",
+            pool=Role.PREFILL,
+            evidence=evidence,
+            fix="add prefill capacity, or raise the prefix hit rate",
+        )
+
+
+def _part(pool: Pool, name: str) -> float:
+    return pool.backlog.parts.get(name) or 0.0
+
+
+def _known(value: float | None) -> str:
+    return "?" if value is None else count(value)
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else percent(value)
+
+
+def _parts(parts: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{name} {_known(value)}" for name, value in parts.items())
+
+
+def _finding(worker: Worker, severity: Severity, kind: str, text: str, *, evidence: str, fix: str) -> Finding:
+    return Finding(severity, kind, text, worker=worker.key, pool=worker.role, evidence=evidence, fix=fix)
