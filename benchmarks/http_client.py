@@ -2,9 +2,9 @@
 
     python benchmarks/http_client.py [--workers 256] [--kilobytes 180] [--runs 5]
 
-Self-contained: a child process serves the page on as many loopback ports as there are workers, with keep-alive,
-as plain bytes. Only the CPU time of the asking process is counted. Each way reads the whole body of every worker
-once per round, all at the same time, as a console does.
+Self-contained: a child process serves the page on as many loopback ports as there are workers, with
+keep-alive, as plain bytes. Only the CPU time of the asking process is counted. Each way reads the whole body
+of every worker once per round, all at the same time, as a console does.
 """
 
 from __future__ import annotations
@@ -154,9 +154,7 @@ async def cost(way: Way, urls: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workers", type=int, default=256)
     parser.add_argument("--kilobytes", type=int, default=180)
     parser.add_argument("--runs", type=int, default=5)
@@ -177,9 +175,7 @@ def main() -> None:
                     found[name].append(asyncio.run(cost(way, urls)))
         finally:
             server.kill()
-    print(
-        f"{options.workers} workers, {options.kilobytes} KB a page, CPU ms a GET (median, lowest to highest)"
-    )
+    print(f"{options.workers} workers, {options.kilobytes} KB a page; CPU ms a GET: median, lowest, highest")
     for name, values in found.items():
         print(f"  {statistics.median(values):6.3f}  {min(values):.3f} to {max(values):.3f}  {name}")
 
