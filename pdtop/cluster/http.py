@@ -69,7 +69,7 @@ class BearerKey:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BearerKey) and other._value == self._value
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # for the table of prepared requests
         return hash(self._value)
 
     def __repr__(self) -> str:
