@@ -1,4 +1,4 @@
-"""settings.json of a chat client beside the router: where it sends requests, and any key that stands in it."""
+"""settings.json of a chat client beside the router: where it sends requests, any key that stands in it."""
 
 from __future__ import annotations
 
