@@ -1,1 +1,1 @@
-"""Simulated SGLang workers and seeded load, for the demo and the tests."""
+"""Simulated SGLang workers and load: for the demo, for tests, for what-if."""
