@@ -32,7 +32,7 @@ def table_changes(before: Mapping[str, object], after: Mapping[str, object]) -> 
     """Differences of two parsed documents; arrays are compared as a whole."""
     old, new = flat(before), flat(after)
     return tuple(
-        Change(join_key(path), _masked(path, old.get(path)), _masked(path, new.get(path)))
+        Change(join_key(path), masked(path, old.get(path)), masked(path, new.get(path)))
         for path in [*old, *(path for path in new if path not in old)]
         if not same(old.get(path, _ABSENT), new.get(path, _ABSENT))
     )
@@ -63,11 +63,14 @@ def same(one: object, other: object) -> bool:
 _ABSENT = object()
 
 
-def _masked(path: tuple[str, ...], value: object) -> object:
+def masked(path: tuple[str, ...], value: object) -> object:
+    """A value as it may be shown."""
     if isinstance(value, str) and secret_parts(path[-1], value):
         return MASK
     if isinstance(value, list | tuple):
-        return [_masked(path, item) for item in value]
+        return [masked(path, item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: masked((*path, key), inner) for key, inner in value.items()}
     return value
 
 
