@@ -1,4 +1,4 @@
-"""Asks every worker and router at its own pace and hands what came to a sink; one target never waits for another."""
+"""Asks every worker and router at its own pace; one target never waits for another."""
 
 from __future__ import annotations
 

@@ -109,6 +109,7 @@ class InfoReading:
     role: Role = Role.UNKNOWN
     identity: Identity = field(default_factory=Identity)
     reason: str = ""
+    fingerprint: str = ""  # equal for one process under two names; "" if the release does not tell
 
 
 @dataclass(frozen=True, slots=True)

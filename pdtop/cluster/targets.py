@@ -14,7 +14,7 @@ from pdtop.cluster.address import Address, AddressError
 from pdtop.cluster.http import MAX_BODY_BYTES, BearerKey, KeyRefusedError
 from pdtop.cluster.model import Role
 from pdtop.cluster.readings import ListedWorker
-from pdtop.config.schema import Config, Pool, Server
+from pdtop.config.schema import Config, Pool
 
 ROUTER_PORT = 30000  # default of sglang-router and smg
 

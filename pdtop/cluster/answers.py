@@ -1,0 +1,69 @@
+"""Turns an answer that is not what was asked for into a state, words, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from pdtop.cluster.model import State
+from pdtop.cluster.readings import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """Which environment variable holds the key for these requests, and whether one was sent."""
+
+    variable: str = "PDTOP_API_KEY"
+    sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why an answer cannot be used."""
+
+    state: State
+    reason: str
+    fix: str = ""
+
+
+_FIXES = {
+    State.TIMEOUT: "see whether the process hangs; if it is only slow, raise timeout_secs in [console]",
+    State.REFUSED: "see whether the process runs, and whether host and port are right",
+    State.TLS: "name the file of the CA that signed the certificate: ca_file in [server], or --ca-file",
+    State.REDIRECT: "write the address that it redirects to, if that is the right one",
+}
+
+
+def trouble(answer: Answer, keys: KeyUse) -> Trouble | None:
+    """What is wrong with an answer as such; None for 200 with a body that came whole or in part."""
+    if answer.failure is not None and answer.failure is not State.PARTIAL:
+        return Trouble(answer.failure, answer.detail, _FIXES.get(answer.failure, ""))
+    status = answer.status
+    if status == 200:
+        return None
+    if status in (401, 403):
+        if keys.sent:
+            fix = f"the key in ${keys.variable} is not the one it wants: set the right key"
+        else:
+            fix = f"it wants a key: set the variable {keys.variable}"
+        return Trouble(State.AUTH, status_words(status), fix)
+    if status is not None and 300 <= status < 400:
+        return Trouble(State.REDIRECT, f"{status_words(status)} to nowhere", _FIXES[State.REDIRECT])
+    return Trouble(State.HTTP_ERROR, status_words(status), "see the log of the process")
+
+
+def status_words(status: int | None) -> str:
+    """``404 Not Found``; the phrase is the standard's, not the server's."""
+    if status is None:
+        return "no status"
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def content_type(answer: Answer) -> str:
+    """The media type, if it is one: short and harmless."""
+    text = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return text if re.fullmatch(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,60}", text) else ""
