@@ -2,26 +2,37 @@
 
 Tolerant: whitespace anywhere the formats allow it, CR before LF, timestamps, exemplars, bytes that are not
 UTF-8, types declared after their samples, no types at all. What is no comment and no sample is a bad line.
+
+What stands before a sample's value means the same on every page with the same types, and workers of one kind
+have nearly the same lines; so what was once taken apart is remembered for all targets.
 """
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isnan
 from typing import NamedTuple
 
-_NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_NOT_FIRST = string.digits.encode()
+_IN_NAMES = (string.ascii_letters + string.digits + "_:").encode()
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _LABEL = re.compile(rb"\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(" + _STRING + rb")\s*(,|$)", re.DOTALL)
 _HEAD = re.compile(rb'\s*([^\s{"]*)\s*(?:\{([^{}"]*(?:' + _STRING + rb'[^{}"]*)*)\})?', re.DOTALL)
+_BETWEEN = re.compile(r",([a-zA-Z_][a-zA-Z0-9_]*)=")
 _ESCAPE = re.compile(rb'\\[\\n"]')
 _ESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b'\\"': b'"'}
-_SUFFIXES = {"_bucket": "bucket", "_sum": "sum", "_count": "count"}
 _PARTS = {"histogram": ("bucket", "sum", "count"), "summary": ("sum", "count")}
 _NO_TYPE = ("", "untyped", "unknown")
 _NOTHING = b"\xff"  # no line of text begins so
+
+#: Samples remembered in all; beyond that they are forgotten (which costs time, nothing else).
+_MEMORY = 100_000
+#: Samples of a page that are remembered at most, so that one hostile page does not wash the others out.
+_MEMORY_PER_PAGE = 20_000
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -39,12 +50,99 @@ class Series(NamedTuple):
     le: float | None
 
 
+class Meaning(NamedTuple):
+    """What a sample's name means. ``family`` is None if it is not wanted, ``kind`` its declared type,
+    ``prefix`` the place of the name's prefix among those asked for (the last place: none of them)."""
+
+    family: str | None
+    part: str
+    kind: str
+    prefix: int
+
+
+class _Spelling:
+    """A way to write labels with these names; the same object for the same way."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+
+class _Known(NamedTuple):
+    """A sample without its value: ``head`` is the text before it. ``series`` is None if not wanted, ``key``
+    tells it from others across pages."""
+
+    head: bytes
+    name: bytes
+    meaning: Meaning
+    spelling: _Spelling
+    series: Series | None
+    key: object
+
+
+class Dialect:
+    """What is wanted of pages, and what their samples were found to be. One for all readers alike.
+
+    For the arguments see :class:`pdtop.metrics.exposition.PageReader`.
+    """
+
+    def __init__(
+        self, wanted: frozenset[str], prefixes: tuple[str, ...], counters_of: tuple[str, ...], ordinal: str
+    ) -> None:
+        self.prefixes = tuple(prefix.encode() for prefix in prefixes)
+        self.ordinal = ordinal
+        self.known: dict[bytes, _Known] = {}
+        self._wanted = {family.encode(): family for family in wanted}
+        self._counters_of = tuple(prefix.encode() for prefix in counters_of)
+        self._parts = {
+            f"{family}_{part}".encode(): (family, part, family.encode())
+            for family in wanted
+            for part in _PARTS["histogram"]
+        }
+        self._meanings: dict[tuple[bytes, str, str], Meaning] = {}
+
+    def part_of(self, name: bytes) -> bytes | None:
+        """The wanted family that ``name`` would be a part of, if it is a histogram or summary."""
+        part = self._parts.get(name)
+        return None if part is None else part[2]
+
+    def meaning(self, name: bytes, own: str, whole: str) -> Meaning:
+        """What ``name`` means, its own type being ``own`` and ``whole`` that of what it may be a part of.
+
+        The same object for the same arguments.
+        """
+        key = (name, own, whole)
+        meaning = self._meanings.get(key)
+        if meaning is None:
+            if len(self._meanings) > _MEMORY:
+                self._meanings.clear()
+            meaning = self._meanings[key] = self._find_meaning(name, own, whole)
+        return meaning
+
+    def _find_meaning(self, name: bytes, own: str, whole: str) -> Meaning:
+        starts = map(name.startswith, self.prefixes)
+        prefix = next((place for place, starts_so in enumerate(starts) if starts_so), len(self.prefixes))
+        if not own and name in self._parts:
+            family, part, _ = self._parts[name]
+            if whole in _NO_TYPE or part in _PARTS.get(whole, ()):
+                return Meaning(family, part, whole, prefix)
+        if own != "histogram":
+            if name in self._wanted:
+                return Meaning(self._wanted[name], "", own, prefix)
+            counter = own == "counter" or (own in _NO_TYPE and name.endswith(b"_total"))
+            if counter and name.startswith(self._counters_of):
+                return Meaning(name.decode(), "", own, prefix)
+        return Meaning(None, "bucket" if name.endswith(b"_bucket") else "", "", prefix)
+
+
 @dataclass(slots=True)
 class Dissection:
     """A page in parts. ``samples`` and ``fixed`` are line numbers; together they are all lines.
 
     ``heads`` (what stands before the value) and ``numbers`` go with ``samples``. ``series`` are the wanted
-    ones, each with its position among the samples; ``kinds`` and ``counters`` say what their families are.
+    ones, ``places`` their positions among the samples, ``keys`` texts that tell them apart across pages.
+    ``named`` counts samples by prefix; ``ordinals`` are the values that were replaced by their order.
     ``irregular``: some sample has a timestamp or exemplar behind its value.
     """
 
@@ -52,138 +150,182 @@ class Dissection:
     fixed: list[int] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)
     numbers: list[float] = field(default_factory=list)
-    series: list[tuple[int, Series]] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    keys: list[object] = field(default_factory=list)
     kinds: dict[str, str] = field(default_factory=dict)
-    counters: set[str] = field(default_factory=set)
+    named: list[int] = field(default_factory=list)
+    ordinals: dict[str, str] = field(default_factory=dict)
     bad_lines: int = 0
     duplicates: int = 0
     irregular: bool = False
-    named: tuple[int, ...] = ()
 
 
-def dissect(
-    lines: list[bytes], wanted: frozenset[str], prefixes: tuple[str, ...], counters_of: tuple[str, ...]
-) -> Dissection:
-    """Take the lines of a page apart; for the arguments see :class:`pdtop.metrics.exposition.PageReader`."""
-    names = _Names(wanted, prefixes, counters_of, {})
-    found = _read_lines(lines, names)
-    if names.late:  # a type came after samples of its family: with it, names may mean something else
-        names = _Names(wanted, prefixes, counters_of, names.types)
-        found = _read_lines(lines, names)
-    found.named = tuple(
-        sum(meaning.count for meaning in names.known.values() if meaning.prefix == index)
-        for index in range(len(prefixes))
-    )
-    for _, series in found.series:
-        if series.family not in found.kinds:
-            found.kinds[series.family] = names.type_of(series.family)
-    found.counters = {
-        family
-        for family, kind in found.kinds.items()
-        if kind == "counter" or (kind in _NO_TYPE and family.endswith("_total"))
-    }
+def dissect(lines: Sequence[bytes], dialect: Dialect) -> Dissection:
+    """Take the lines of a page apart."""
+    remembering = len(lines) <= _MEMORY_PER_PAGE
+    page = _Page(dialect, {}, remembering=remembering)
+    try:
+        found = _read_lines(lines, page)
+    except ValueError:
+        found = None
+    if found is None or page.late:
+        # Some value is no number; or a type came after samples of its family, and with it their names may
+        # mean something else.
+        page = _Page(dialect, page.types, remembering=remembering)
+        found = _read_lines(lines, page, strict=True)
     return found
 
 
-class _Meaning:
-    """What a sample's name means on this page. ``family`` is None if it is not wanted."""
+class _Run(NamedTuple):
+    """What the buckets of one histogram have before and behind their bounds, and what they are."""
 
-    __slots__ = ("count", "family", "part", "prefix")
+    stem: bytes
+    rear: bytes
+    name: bytes
+    meaning: Meaning
+    spelling: _Spelling
+    labels: Labels
 
-    def __init__(self, family: str | None, part: str, prefix: int) -> None:
-        self.family = family
-        self.part = part
-        self.prefix = prefix  # index of the known prefix, -1 for none
-        self.count = 0  # samples with this name
+
+_NO_LABELS = _Spelling(())
+_NO_MEANING = Meaning(None, "", "", 0)
 
 
-class _Names:
-    """Names and types of one page."""
+class _Page:
+    """Names, types and labels of one page."""
 
-    def __init__(
-        self,
-        wanted: frozenset[str],
-        prefixes: tuple[str, ...],
-        counters_of: tuple[str, ...],
-        types: dict[str, str],
-    ) -> None:
+    def __init__(self, dialect: Dialect, types: dict[bytes, str], *, remembering: bool) -> None:
+        self.dialect = dialect
         self.types = types
-        self.known: dict[bytes, _Meaning] = {}
-        self._wanted = wanted
-        self._prefixes = prefixes
-        self._counters_of = counters_of
-        self._guessed: set[str] = set()  # families whose type was not known when a sample came
-        self.late = False
-
-    def type_of(self, family: str) -> str:
-        """The declared type; OpenMetrics declares a counter without its ``_total``."""
-        declared = self.types.get(family)
-        if declared is None and self.types.get(family.removesuffix("_total")) == "counter":
-            return "counter"
-        return declared or ""
+        self._remembering = remembering
+        self._run = _Run(_NOTHING, b"", b"", _NO_MEANING, _NO_LABELS, ())
+        self.meanings: dict[bytes, Meaning] = {}
+        self.ordinals: dict[str, str] = {}
+        self.late = False  # a type was declared after samples of its family
+        self._guessed: set[bytes] = set()  # families whose type was not known when a sample came
 
     def declare(self, line: bytes) -> None:
         """Take a comment line; only ``# TYPE name type`` matters. The first declaration of a family holds."""
         words = line.split(None, 4)
-        if len(words) < 4 or words[0] != b"#" or words[1] != b"TYPE":
-            return
-        family = words[2].decode("utf-8", "replace")
-        if family not in self.types:
-            self.types[family] = words[3].decode("utf-8", "replace").lower()
-            self.late |= family in self._guessed
+        if len(words) >= 4 and words[1] == b"TYPE" and words[0] == b"#" and words[2] not in self.types:
+            self.types[words[2]] = words[3].decode("utf-8", "replace").lower()
+            self.late |= words[2] in self._guessed
 
-    def meaning(self, name: bytes) -> _Meaning | None:
-        """What ``name`` means; None if it is no valid name."""
-        meaning = self.known.get(name)
-        if meaning is None and _NAME.fullmatch(name):
-            text = name.decode("ascii")
-            family, part = self._family(text)
-            prefix = next((i for i, p in enumerate(self._prefixes) if text.startswith(p)), -1)
-            meaning = self.known[name] = _Meaning(family, part, prefix)
+    def meaning(self, name: bytes) -> Meaning | None:
+        """What ``name`` means on this page; None if it is no valid name."""
+        meaning = self.meanings.get(name)
+        if meaning is None and name[:1].translate(None, _NOT_FIRST) and not name.translate(None, _IN_NAMES):
+            whole = self.dialect.part_of(name)
+            own, of_whole = self._type_of(name), "" if whole is None else self._type_of(whole)
+            meaning = self.meanings[name] = self.dialect.meaning(name, own, of_whole)
         return meaning
 
-    def _family(self, text: str) -> tuple[str | None, str]:
-        base, underscore, suffix = text.rpartition("_")
-        part = _SUFFIXES.get(underscore + suffix)
-        own = self.type_of(text)
-        if part is not None and not own:
-            declared = self.type_of(base)
-            if part in _PARTS.get(declared, ()):
-                return (base if base in self._wanted else None), part
-            if declared in _NO_TYPE and base in self._wanted and text not in self._wanted:
-                self._guessed |= {text, base}
-                return base, part
-        if not own:
-            self._guessed |= {text, text.removesuffix("_total")}
-        if own == "histogram":
-            return None, ""
-        counter = own == "counter" or (own in _NO_TYPE and suffix == "total")
-        wanted = text in self._wanted or (counter and text.startswith(self._counters_of))
-        return (text if wanted else None), ""
+    def _type_of(self, family: bytes) -> str:
+        """The declared type; OpenMetrics declares a counter without its ``_total``."""
+        declared = self.types.get(family, "")
+        if not declared:
+            self._guessed.add(family)
+            if family.endswith(b"_total"):
+                self._guessed.add(family[:-6])
+                return "counter" if self.types.get(family[:-6]) == "counter" else ""
+        return declared
 
+    def bucket(self, line: bytes) -> tuple[_Known, bytes] | None:
+        """A further bucket of the histogram before: the same text around another bound. Most lines are."""
+        stem, rear, name, meaning, spelling, labels = self._run
+        if not line.startswith(stem):
+            return None
+        stop = line.find(b'"', len(stem))  # a bound has no quote in it
+        bound = _bound(line[len(stem) : stop])
+        if bound is None or not line.startswith(rear, stop):
+            return None
+        start = stop + len(rear)
+        return self._known(line[:start], name, meaning, spelling, labels, bound), line[start:]
 
-class _LabelSets:
-    """Label texts of one page, each taken apart once; a bucket's bound is kept out of them."""
+    def plain(self, line: bytes) -> tuple[_Known, bytes] | None:
+        """A line as the client libraries write it: ``name value`` or ``name{labels} value``."""
+        start = line.rfind(b" ") + 1
+        head = line[:start]
+        name, _, text = head.partition(b"{")
+        if text:
+            if not text.endswith(b"} "):
+                return None
+            text = text[:-2]
+        else:
+            name = name[:-1]
+        meaning = self.meaning(name)
+        if meaning is None:
+            return None
+        begin, end = _bound_at(text) if meaning.part == "bucket" else (-1, -1)
+        bound = _bound(text[begin:end]) if begin >= 0 else None
+        if bound is not None:
+            spelling, labels = parse_labels(text[:begin] + text[end:])
+        elif head.endswith(b"} "):
+            spelling, labels = parse_labels(text)
+        else:
+            spelling, labels = _NO_LABELS, ()
+        if labels is None or (bound is None and meaning.part == "bucket"):
+            return None
+        if bound is not None:
+            labels = _without_bound(labels)
+            stem, rear = head[: len(name) + 1 + begin], head[len(name) + 1 + end :]
+            self._run = _Run(stem, rear, name, meaning, spelling, labels)
+        return self._known(head, name, meaning, spelling, labels, bound), line[start:]
 
-    def __init__(self) -> None:
-        self._parsed: dict[bytes, Labels | None] = {}
-        self._order: dict[Labels, bytes] = {}
-        self.reordered = False  # the same labels were seen in two spellings
+    def any(self, line: bytes) -> tuple[_Known, bytes, bool] | None:
+        """Any sample line that the formats allow. Whether something is behind the value comes with it."""
+        parts = _HEAD.match(line)
+        if parts is None:  # pragma: no cover - every part of the pattern may be empty
+            return None
+        labels, meaning = _parse_labels(parts[2] or b""), self.meaning(parts[1])
+        value, exemplar, _ = line[parts.end() :].partition(b"#")
+        words = value.split()
+        if labels is None or meaning is None or not 1 <= len(words) <= 2 or (exemplar and value[-1:] > b" "):
+            return None
+        if _number(words[0]) is None or _number(words[-1]) is None:
+            return None
+        bound = None
+        if meaning.part == "bucket":
+            bound = next((_bound(text.encode()) for name, text in labels if name == "le"), None)
+            labels = _without_bound(labels)
+        head = line[: line.index(words[0], parts.end())]
+        known = self._known(head, parts[1], meaning, None, labels, bound)
+        return known, words[0], bool(exemplar) or len(words) > 1
 
-    def parse(self, text: bytes, bound: tuple[int, int]) -> Labels | None:
-        """Sorted labels, the one at ``bound`` (see :func:`_bound_at`) blanked; None if malformed."""
-        start, end = bound
-        if start >= 0:
-            text = text[:start] + text[end:]
-        if text in self._parsed:
-            return self._parsed[text]
-        labels = self._parsed[text] = parse_labels(text)
-        if labels is not None and self._order.setdefault(labels, text) != text:
-            self.reordered = True
+    def _known(
+        self,
+        head: bytes,
+        name: bytes,
+        meaning: Meaning,
+        spelling: _Spelling | None,
+        labels: Labels,
+        le: float | None,
+    ) -> _Known:
+        """Put a sample together; ``le`` is the bound of a bucket. It is remembered if it means the same on
+        other pages and is written in the usual way (has a ``spelling``)."""
+        series = None
+        remembering = self._remembering and spelling is not None
+        if meaning.family is not None and (le is not None or meaning.part != "bucket"):
+            series = Series(meaning.family, meaning.part, self._with_ordinal(labels), le)
+            if series.labels is not labels:
+                return _Known(head, name, meaning, spelling or _NO_LABELS, series, series)
+        known = _Known(head, name, meaning, spelling or _NO_LABELS, series, head)
+        if remembering:
+            memory = self.dialect.known
+            if len(memory) > _MEMORY:
+                memory.clear()
+            memory[head] = known
+        return known
+
+    def _with_ordinal(self, labels: Labels) -> Labels:
+        """The labels with one value replaced by its order of appearance, if the dialect wants it so."""
+        ordinal = self.dialect.ordinal
+        for name, value in labels:
+            if name == ordinal:
+                order = self.ordinals.setdefault(value, str(len(self.ordinals)))
+                return tuple([(key, order if key == ordinal else other) for key, other in labels])
         return labels
-
-
-_NO_BOUND = (-1, -1)
 
 
 def _bound_at(text: bytes) -> tuple[int, int]:
@@ -192,20 +334,48 @@ def _bound_at(text: bytes) -> tuple[int, int]:
     Without backslashes quotes only open and close, so a quote that follows no ``=`` closes a value, and
     what follows it is a label.
     """
-    if b"\\" in text:
-        return _NO_BOUND
     if text.startswith(b'le="'):
         start = 4
     else:
         start = text.find(b'",le="') + 6
         if start == 5 or text[start - 7 : start - 6] == b"=":
-            return _NO_BOUND
+            return -1, -1
     end = text.find(b'"', start)
-    return (start, end) if end >= 0 else _NO_BOUND
+    return (start, end) if end >= 0 and text.find(b"\\") < 0 else (-1, -1)
 
 
-def parse_labels(text: bytes) -> Labels | None:
-    """``a="b",c="d"`` as sorted pairs; None if malformed or a name is given twice. A last comma is fine."""
+@lru_cache(maxsize=8192)
+def parse_labels(text: bytes) -> tuple[_Spelling, Labels | None]:
+    """``a="b",c="d"`` as sorted pairs, with the way they are written; None if malformed or a name is given
+    twice. A last comma is fine."""
+    pieces = ("," + text.decode("utf-8", "replace")).split('"')
+    between = tuple(pieces[::2])  # all of the text that is no value
+    names, in_order = _label_names(between)
+    if names is None or text.find(b"\\") >= 0:
+        labels = _parse_labels(text)
+        return _spelling(between, tuple([name for name, _ in labels or ()])), labels
+    pairs = zip(names, pieces[1::2], strict=True)
+    return _spelling(between, names), tuple(pairs) if in_order else tuple(sorted(pairs))
+
+
+@lru_cache(maxsize=1024)
+def _spelling(between: tuple[str, ...], names: tuple[str, ...]) -> _Spelling:
+    return _Spelling(tuple(sorted(names)))
+
+
+@lru_cache(maxsize=1024)
+def _label_names(between: tuple[str, ...]) -> tuple[tuple[str, ...] | None, bool]:
+    """The names in what stands around the values, and whether they are in order; None if it is not all
+    ``,name=`` or a name stands there twice."""
+    matches = [_BETWEEN.fullmatch(text) for text in between[:-1]]
+    names = tuple([match[1] for match in matches if match is not None])
+    if len(set(names)) < len(between) - 1 or between[-1]:
+        return None, False
+    return names, names == tuple(sorted(names))
+
+
+def _parse_labels(text: bytes) -> Labels | None:
+    """The same for any spacing and with escapes."""
     labels: dict[str, str] = {}
     position, size = 0, len(text)
     while position < size:
@@ -213,11 +383,9 @@ def parse_labels(text: bytes) -> Labels | None:
         if match is None:
             return () if not labels and not text.strip() else None
         name = match[1].decode("ascii")
-        value = match[2][1:-1]
+        value = _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], match[2][1:-1])
         if name in labels:
             return None
-        if b"\\" in value:
-            value = _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], value)
         labels[name] = value.decode("utf-8", "replace")
         position = match.end()
     return tuple(sorted(labels.items()))
@@ -225,132 +393,73 @@ def parse_labels(text: bytes) -> Labels | None:
 
 def _number(text: bytes) -> float | None:
     try:
-        return None if b"_" in text else float(text)  # float() would take 1_000
+        return float(text) if text.find(b"_") < 0 else None  # float() would take 1_000
     except ValueError:
         return None
 
 
-class _Sample(NamedTuple):
-    """One sample line. ``head`` is all that stands before the value; ``bound`` where ``le`` is in it."""
-
-    meaning: _Meaning
-    labels: Labels
-    number: float
-    head: bytes
-    bound: tuple[int, int] = _NO_BOUND
-    irregular: bool = False
-
-
-def _read_lines(lines: Sequence[bytes], names: _Names) -> Dissection:
-    found = Dissection()
-    samples, heads, numbers, series = found.samples, found.heads, found.numbers, found.series
-    sets = _LabelSets()
-    bounds: dict[bytes, float] = {}
-    odd = False
-    # Most lines are the next bucket of the histogram before: same text around another bound.
-    stem, rear, begin, end = _NOTHING, b"", 0, 0
-    meaning, labels = _Meaning(None, "", -1), Labels()
-    for at, line in enumerate(lines):
-        if line.startswith(stem):
-            start = line.rfind(b" ") + 1
-            head = line[:start]
-            bound = bounds.get(head[begin:end]) if head.endswith(rear) else None
-            number = _number(line[start:]) if bound is not None else None
-            if number is not None:
-                if meaning.family is not None:
-                    series.append((len(samples), Series(meaning.family, "bucket", labels, bound)))
-                meaning.count += 1
-                samples.append(at)
-                heads.append(head)
-                numbers.append(number)
-                continue
-        if line.startswith(b"#"):
-            if b"TYPE" in line:
-                names.declare(line)
-            found.fixed.append(at)
-            continue
-        sample = _plain(line, names, sets)
-        if sample is None:
-            text = line.strip()
-            if not text or text.startswith(b"#"):
-                names.declare(text)
-                found.fixed.append(at)
-                continue
-            sample = _any(line, names)
-            if sample is None:
-                found.fixed.append(at)
-                found.bad_lines += 1
-                continue
-            odd = True
-            found.irregular |= sample.irregular
-        meaning, labels, number, head, (start, stop) = sample[:5]
-        stem, bound = _NOTHING, None
-        if start >= 0:
-            bound = _bound(head[start:stop])
-            if bound is not None and (meaning.family is None or meaning.part == "bucket"):
-                bounds[head[start:stop]] = bound
-                stem, rear, begin, end = head[:start], head[stop:], start, stop - len(head)
-        if meaning.family is not None:
-            if meaning.part == "bucket":
-                if start < 0:
-                    bound = next((_bound(text.encode()) for name, text in labels if name == "le"), None)
-                labels = tuple([pair for pair in labels if pair[0] != "le"])
-                if bound is not None:
-                    series.append((len(samples), Series(meaning.family, "bucket", labels, bound)))
-            else:
-                if start >= 0:
-                    le = head[start:stop].decode("utf-8", "replace")
-                    labels = tuple([(name, le if name == "le" else value) for name, value in labels])
-                series.append((len(samples), Series(meaning.family, meaning.part, labels, None)))
-        meaning.count += 1
-        samples.append(at)
-        heads.append(head)
-        numbers.append(number)
-    if odd or sets.reordered or len(set(heads)) < len(heads):
-        _drop_duplicates(found)
-    return found
-
-
+@lru_cache(maxsize=4096)
 def _bound(text: bytes) -> float | None:
     bound = _number(text)
     return None if bound is None or isnan(bound) else bound
 
 
-def _plain(line: bytes, names: _Names, sets: _LabelSets) -> _Sample | None:
-    """A line as the client libraries write it: ``name value`` or ``name{labels} value``; None for others."""
-    start = line.rfind(b" ") + 1
-    head = line[:start]
-    if head.endswith(b"} "):
-        name, brace, text = head[:-2].partition(b"{")
-        bound = _bound_at(text)
-        labels = sets.parse(text, bound) if brace else None
-        if bound[0] >= 0:
-            bound = (bound[0] + len(name) + 1, bound[1] + len(name) + 1)
-    else:
-        name, labels, bound = head[:-1], (), _NO_BOUND
-    meaning = names.meaning(name) if labels is not None else None
-    number = _number(line[start:]) if meaning is not None else None
-    if meaning is None or labels is None or number is None:
-        return None
-    return _Sample(meaning, labels, number, head, bound)
+def _without_bound(labels: Labels) -> Labels:
+    return tuple([pair for pair in labels if pair[0] != "le"])
 
 
-def _any(line: bytes, names: _Names) -> _Sample | None:
-    """Any sample line that the formats allow; None if it is none."""
-    parts = _HEAD.match(line)
-    if parts is None:  # pragma: no cover - every part of the pattern may be empty
-        return None
-    labels = parse_labels(parts[2] or b"")
-    meaning = names.meaning(parts[1])
-    value, hash_, _ = line[parts.end() :].partition(b"#")  # what follows it is an exemplar
-    words = value.split()
-    if labels is None or meaning is None or not words or len(words) > 2 or (hash_ and value[-1:] > b" "):
-        return None
-    number = _number(words[0])
-    if number is None or _number(words[-1]) is None:
-        return None
-    start = line.index(words[0], parts.end())
-    return _Sample(meaning, labels, number, line[:start], irregular=bool(hash_) or len(words) > 1)
+def _read_lines(lines: Sequence[bytes], page: _Page, *, strict: bool = False) -> Dissection:
+    """Read all lines. Not ``strict``, values are looked at only in the end: ValueError if one is bad."""
+    found = Dissection(named=[0] * (len(page.dialect.prefixes) + 1), ordinals=page.ordinals)
+    samples, heads, series, places, keys = found.samples, found.heads, found.series, found.places, found.keys
+    named, kinds = found.named, found.kinds
+    memory, meanings = page.dialect.known, page.meanings
+    spellings: set[_Spelling] = set()
+    texts: list[bytes] = []
+    odd = False
+    for at, line in enumerate(lines):
+        if line.startswith(b"#"):
+            if line[2:6] != b"HELP":
+                page.declare(line)
+            found.fixed.append(at)
+            continue
+        start = line.rfind(b" ") + 1
+        text = line[start:]
+        known = memory.get(line[:start])
+        if known is None or (meanings.get(known.name) or page.meaning(known.name)) is not known.meaning:
+            sample = page.bucket(line) or page.plain(line)
+            known, text = sample or (None, text)
+        if known is None or (strict and _number(text) is None):
+            unusual = page.any(line)
+            if unusual is None:
+                found.fixed.append(at)
+                words = line.strip()
+                if words.startswith(b"#"):
+                    page.declare(words)
+                elif words:
+                    found.bad_lines += 1
+                continue
+            odd = True
+            known, text, irregular = unusual
+            found.irregular |= irregular
+        head, _, meaning, spelling, one, key = known
+        spellings.add(spelling)
+        named[meaning.prefix] += 1
+        if one is not None:
+            series.append(one)
+            places.append(len(samples))
+            keys.append(key)
+        samples.append(at)
+        heads.append(head)
+        texts.append(text)
+    found.numbers = list(map(float, texts))
+    if not strict and b"_" in b" ".join(texts):
+        raise ValueError("float() takes 1_000, the formats do not")
+    reordered = len({spelling.names for spelling in spellings}) < len(spellings)
+    if odd or reordered or len(set(heads)) < len(heads):
+        _drop_duplicates(found)
+    kinds.update((one.family, one.kind) for one in meanings.values() if one.family is not None)
+    return found
 
 
 def _drop_duplicates(found: Dissection) -> None:
@@ -359,8 +468,11 @@ def _drop_duplicates(found: Dissection) -> None:
     for position, head in enumerate(found.heads):
         parts = _HEAD.match(head)
         if parts is not None:
-            first.setdefault((parts[1], parse_labels(parts[2] or b"")), position)
+            first.setdefault((parts[1], _parse_labels(parts[2] or b"")), position)
     found.duplicates = len(found.heads) - len(first)
     if found.duplicates:
         kept = set(first.values())
-        found.series = [entry for entry in found.series if entry[0] in kept]
+        usable = [index for index, place in enumerate(found.places) if place in kept]
+        found.series = [found.series[index] for index in usable]
+        found.places = [found.places[index] for index in usable]
+        found.keys = [found.keys[index] for index in usable]

@@ -18,14 +18,12 @@ from operator import itemgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pdtop.metrics.dissection import Dissection, Series, dissect
+from pdtop.metrics.dissection import Dialect, Dissection, Labels, Series, dissect
 
-__all__ = ["Layout", "Page", "PageReader", "Prune", "Series"]
+__all__ = ["Labels", "Layout", "Page", "PageReader", "Prune", "Series", "sublayout"]
 
 #: Pages with more lines are taken apart at every scrape: a hostile page must not fill the memory.
 _TEMPLATE_LINES = 100_000
-#: Texts shared between targets; beyond this number the pool is emptied (sharing is lost, nothing else).
-_POOL_SIZE = 50_000
 
 Prune = Callable[[Sequence[Series]], Iterable[int]]
 _Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -44,13 +42,15 @@ class Layout:
     growing: int
     windowed: int
     kinds: tuple[tuple[str, str], ...]
+    order: tuple[int, ...] = ()  # for the reader: which of a page's wanted series these are
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """One page. ``values`` stand in the order of ``layout.series``; NaN and ±Inf are still in them.
 
-    ``named`` counts the series, wanted or not, whose names begin with each of the reader's prefixes.
+    ``named`` counts the series, wanted or not, whose names begin with each of the reader's prefixes, and the
+    rest. ``ordinals`` are the label values that were replaced by their order of appearance.
     """
 
     layout: Layout
@@ -60,6 +60,7 @@ class Page:
     duplicates: int
     size: int
     named: tuple[int, ...]
+    ordinals: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,10 +81,11 @@ class PageReader:
     """Reads the pages of one target. ``wanted`` are family names as on the page (counters with ``_total``).
 
     ``prefixes``: series whose names begin so are counted in ``Page.named``. ``counters_of``: every counter
-    with one of these prefixes is wanted too. ``prune`` picks, by index, the series worth keeping.
+    with one of these prefixes is wanted too. ``ordinal``: a label whose values differ between targets that
+    are otherwise alike; they are replaced by their order. ``prune`` picks, by index, the series to keep.
     """
 
-    __slots__ = ("_counters_of", "_prefixes", "_prune", "_template", "_wanted")
+    __slots__ = ("_dialect", "_prune", "_template")
 
     def __init__(
         self,
@@ -91,11 +93,10 @@ class PageReader:
         *,
         prefixes: tuple[str, ...] = (),
         counters_of: tuple[str, ...] = (),
+        ordinal: str = "",
         prune: Prune | None = None,
     ) -> None:
-        self._wanted = wanted
-        self._prefixes = prefixes
-        self._counters_of = counters_of
+        self._dialect = _dialect(wanted, prefixes, counters_of, ordinal)
         self._prune = prune
         self._template: _Template | None = None
 
@@ -109,21 +110,38 @@ class PageReader:
             if values is not None:
                 was = self._template.page
                 return Page(
-                    was.layout, values, was.lines, was.bad_lines, was.duplicates, len(body), was.named
+                    was.layout,
+                    values,
+                    was.lines,
+                    was.bad_lines,
+                    was.duplicates,
+                    len(body),
+                    was.named,
+                    was.ordinals,
                 )
-        found = dissect(lines, self._wanted, self._prefixes, self._counters_of)
-        kept = _in_order(found, self._prune)
+        found = dissect(lines, self._dialect)
+        layout = _layout(found, self._prune)
+        places = tuple([found.places[index] for index in layout.order])
         page = Page(
-            layout=_layout(found, kept),
-            values=array("d", [found.numbers[sample] for sample, _ in kept.all]),
+            layout=layout,
+            values=array("d", map(found.numbers.__getitem__, places)),
             lines=len(lines) if lines[-1] else len(lines) - 1,
             bad_lines=found.bad_lines,
             duplicates=found.duplicates,
             size=len(body),
-            named=found.named,
+            named=tuple(found.named),
+            ordinals=frozenset(found.ordinals),
         )
-        self._template = _template(lines, found, kept, page)
+        self._template = _template(lines, found, places, page)
         return page
+
+
+@lru_cache(maxsize=16)
+def _dialect(
+    wanted: frozenset[str], prefixes: tuple[str, ...], counters_of: tuple[str, ...], ordinal: str
+) -> Dialect:
+    """One for all readers that want the same."""
+    return Dialect(wanted, prefixes, counters_of, ordinal)
 
 
 def _fit(template: _Template, lines: list[bytes], size: int) -> array[float] | None:
@@ -145,79 +163,56 @@ def _fit(template: _Template, lines: list[bytes], size: int) -> array[float] | N
     return array("d", template.kept(numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Kept series, each with its sample's number: in the layout's order."""
-
-    all: list[tuple[int, Series]]
-    growing: int
-    windowed: int
+#: Layouts in use, by what they were made from.
+_layouts: WeakValueDictionary[tuple[object, ...], Layout] = WeakValueDictionary()
 
 
-def _in_order(found: Dissection, prune: Prune | None) -> _Kept:
-    series = found.series
-    if prune is not None:
-        series = [series[index] for index in prune([one for _, one in series])]
-    counters = found.counters
-    growing: list[tuple[int, Series]] = []
-    sums: list[tuple[int, Series]] = []
-    rest: list[tuple[int, Series]] = []
-    for entry in series:
-        part = entry[1].part
+def _layout(found: Dissection, prune: Prune | None) -> Layout:
+    key = (tuple(found.keys), tuple(found.kinds.items()), prune)
+    layout = _layouts.get(key)
+    if layout is None:
+        layout = _layouts[key] = _make_layout(found, prune)
+    return layout
+
+
+def _make_layout(found: Dissection, prune: Prune | None) -> Layout:
+    growing: list[int] = []
+    sums: list[int] = []
+    rest: list[int] = []
+    for index in range(len(found.series)) if prune is None else prune(found.series):
+        family, part, _, _ = found.series[index]
+        kind = found.kinds[family]
         if part == "sum":
-            sums.append(entry)
-        elif part or entry[1].family in counters:
-            growing.append(entry)
+            sums.append(index)
+        elif part or kind == "counter" or (family.endswith("_total") and kind not in ("gauge", "summary")):
+            growing.append(index)
         else:
-            rest.append(entry)
-    return _Kept(growing + sums + rest, len(growing), len(growing) + len(sums))
-
-
-_LayoutKey = tuple[tuple[Series, ...], tuple[tuple[str, str], ...], int]
-_layouts: WeakValueDictionary[_LayoutKey, Layout] = WeakValueDictionary()
-
-
-def _layout(found: Dissection, kept: _Kept) -> Layout:
-    series = tuple(one for _, one in kept.all)
-    kinds = tuple(sorted(found.kinds.items()))
-    return _one_layout(series, kept.growing, kept.windowed, kinds)
+            rest.append(index)
+    order = growing + sums + rest
+    return Layout(
+        series=tuple([found.series[index] for index in order]),
+        growing=len(growing),
+        windowed=len(growing) + len(sums),
+        kinds=tuple(sorted(found.kinds.items())),
+        order=tuple(order),
+    )
 
 
 def sublayout(layout: Layout, indexes: Sequence[int]) -> Layout:
     """The layout of only these series (ascending indexes)."""
-    return _one_layout(
-        tuple([layout.series[index] for index in indexes]),
-        sum(index < layout.growing for index in indexes),
-        sum(index < layout.windowed for index in indexes),
-        layout.kinds,
+    return Layout(
+        series=tuple([layout.series[index] for index in indexes]),
+        growing=sum([index < layout.growing for index in indexes]),
+        windowed=sum([index < layout.windowed for index in indexes]),
+        kinds=layout.kinds,
     )
 
 
-def _one_layout(
-    series: tuple[Series, ...], growing: int, windowed: int, kinds: tuple[tuple[str, str], ...]
-) -> Layout:
-    key = (series, kinds, growing)
-    layout = _layouts.get(key)
-    if layout is None:
-        layout = _layouts[key] = Layout(series, growing, windowed, kinds)
-    return layout
-
-
-_pool: dict[bytes, bytes] = {}
-
-
-def _shared(texts: list[bytes]) -> tuple[bytes, ...]:
-    """The same texts, as objects that other targets use too."""
-    if len(_pool) > _POOL_SIZE:
-        _pool.clear()
-    return tuple(map(_pool.setdefault, texts, texts))
-
-
-def _template(lines: list[bytes], found: Dissection, kept: _Kept, page: Page) -> _Template | None:
+def _template(lines: list[bytes], found: Dissection, places: tuple[int, ...], page: Page) -> _Template | None:
     if found.irregular or len(lines) > _TEMPLATE_LINES:
         return None
-    fixed = _shared([lines[at] for at in found.fixed])
-    heads = _shared(found.heads)
+    fixed = _one_of(tuple([lines[at] for at in found.fixed]))
+    heads = tuple(found.heads)
     return _Template(
         lines=len(lines),
         fixed_at=_pick(tuple(found.fixed)),
@@ -226,9 +221,15 @@ def _template(lines: list[bytes], found: Dissection, kept: _Kept, page: Page) ->
         heads=heads,
         # Newlines stand between lines, one less than there are; the same goes for the joined texts.
         surplus=sum(map(len, fixed)) + sum(map(len, heads)) + len(lines) - max(len(heads), 1),
-        kept=_pick(tuple([sample for sample, _ in kept.all])),
+        kept=_pick(places),
         page=page,
     )
+
+
+@lru_cache(maxsize=128)
+def _one_of(lines: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The same lines as one object for all targets that have them."""
+    return lines
 
 
 @lru_cache(maxsize=128)

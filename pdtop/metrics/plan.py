@@ -53,7 +53,6 @@ class Plan:
     counters: Mapping[str, tuple[Value, ...]]
     model_name: str
     engine_type: str
-    pids: frozenset[str]
     ranks: tuple[str, ...]
 
 
@@ -86,7 +85,6 @@ def make_plan(layout: Layout) -> Plan:
         counters=_named_counters(layout, families),
         model_name=_first(labels, "model_name"),
         engine_type=_engine_type(layout.series, labels),
-        pids=frozenset(one["pid"] for one in labels if one.get("pid")),
         ranks=tuple(sorted(ranks, key=_rank_order)) or ("",),
     )
 

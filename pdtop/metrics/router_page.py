@@ -280,15 +280,16 @@ class RouterPageReader:
     def read(self, body: bytes, at: float, *, truncated: bool = False) -> RouterNumbers:
         """Read one page; never raises."""
         page = self._reader.read(body, truncated=truncated)
-        series = max(page.named)
+        named = page.named[:-1]
+        series = max(named)
         return RouterNumbers(
             at=at,
             lines=page.lines,
             bad_lines=page.bad_lines,
             duplicates=page.duplicates,
             size=page.size,
-            family=ROUTER_PREFIXES[_PREFIXES[page.named.index(series)]] if series else "",
-            series=sum(page.named),
+            family=ROUTER_PREFIXES[_PREFIXES[named.index(series)]] if series else "",
+            series=sum(named),
             complete=not truncated and not page.bad_lines,
             layout=page.layout,
             values=page.values,

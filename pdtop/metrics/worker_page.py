@@ -22,8 +22,8 @@ class WorkerNumbers:
     """One read of a worker's page. Concepts are those of :mod:`pdtop.metrics.catalogue`.
 
     ``at`` is the reader's clock (seconds). ``engine_series`` counts the engine's series on the page, wanted
-    or not; 0 means that it is no engine's page. ``complete``: nothing of the page was lost. Everything is
-    None where the page has no usable number.
+    or not; 0 means that it is no engine's page. ``complete``: nothing of the page was lost. ``pids`` are the
+    process ids on it; all others than before mean a restart. Numbers are None where the page has none.
     """
 
     at: float
@@ -33,6 +33,7 @@ class WorkerNumbers:
     size: int
     engine_series: int
     complete: bool
+    pids: frozenset[str]
     layout: Layout
     values: array[float]
     plan: Plan
@@ -46,11 +47,6 @@ class WorkerNumbers:
     def engine_type(self) -> str:
         """``prefill``, ``decode``, ``unified``, ``dynamic`` or "". Always ``unified`` before 0.5.7."""
         return self.plan.engine_type
-
-    @property
-    def pids(self) -> frozenset[str]:
-        """Process ids on the page; others than before mean a restart."""
-        return self.plan.pids
 
     @property
     def ranks(self) -> tuple[str, ...]:
@@ -130,7 +126,11 @@ class WorkerPageReader:
 
     def __init__(self) -> None:
         self._reader = PageReader(
-            WORKER_FAMILIES, prefixes=ENGINE_PREFIXES, counters_of=ENGINE_PREFIXES, prune=lowest_ranks
+            WORKER_FAMILIES,
+            prefixes=ENGINE_PREFIXES,
+            counters_of=ENGINE_PREFIXES,
+            ordinal="pid",
+            prune=lowest_ranks,
         )
 
     def read(self, body: bytes, at: float, *, truncated: bool = False) -> WorkerNumbers:
@@ -142,8 +142,9 @@ class WorkerPageReader:
             bad_lines=page.bad_lines,
             duplicates=page.duplicates,
             size=page.size,
-            engine_series=sum(page.named),
+            engine_series=sum(page.named[:-1]),
             complete=not truncated and not page.bad_lines,
+            pids=page.ordinals,
             layout=page.layout,
             values=page.values,
             plan=_plan(page.layout),
@@ -152,13 +153,15 @@ class WorkerPageReader:
     def read_aggregate(self, body: bytes, at: float, *, truncated: bool = False) -> dict[str, WorkerNumbers]:
         """Read a router's page of all its workers' metrics: numbers by ``worker_addr``, as the page has it.
 
-        Lines that are bad or repeated, and the size, are those of the whole page.
+        Lines that are bad or repeated, and the size, are those of the whole page; process ids are not told
+        apart and left out.
         """
         whole = self.read(body, at, truncated=truncated)
         return {
             address: replace(
                 whole,
                 engine_series=len(indexes),
+                pids=frozenset(),
                 layout=layout,
                 values=array("d", map(whole.values.__getitem__, indexes)),
                 plan=_plan(layout),
