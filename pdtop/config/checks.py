@@ -29,10 +29,8 @@ _PORT = re.compile(r":([^:\]/@]*)\Z")
 def check_document(document: Mapping[str, object]) -> Iterator[Found]:
     """Problems of the file as parsed."""
     if not document:
-        yield (
-            (),
-            Problem("error", "empty", "the file holds no settings", fix="`pdtop config init` prints a start"),
-        )
+        rule = "the file is empty: it holds no settings"
+        yield (), Problem("error", "empty", rule, fix="`pdtop config init` prints one to start from")
         return
     secret_paths = set()
     for path, _ in find_secrets(document):

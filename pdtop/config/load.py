@@ -72,7 +72,7 @@ def unreadable(path: Path, error: OSError) -> Problem:
     """Why a file could not be read, in words."""
     match error:
         case FileNotFoundError():
-            rule, fix = "no such file", "`pdtop config init` prints one to start from"
+            rule, fix = "the file is missing (no such file)", "`pdtop config init` prints one to start from"
         case PermissionError():
             rule, fix = "permission denied", f"as this user: chmod u+r {path}"
         case IsADirectoryError():

@@ -48,7 +48,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a step. ``reason`` is for the operator, ``diff`` is masked, ``loaded`` is in the file now."""
+    """What came of a step. ``reason`` is for the operator, ``diff`` is masked, ``loaded`` is the file now."""
 
     outcome: Outcome
     reason: str = ""

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 DEBOUNCE_S = 0.5  # a good file is taken over when it has stood still so long
 BAD_AFTER_S = 1.0  # a bad one is said to be bad only then: writers truncate, pause, and write
+NOTICE_S = 10.0  # a reload is announced so long; an error until it is fixed
 POLL_S = 1.0  # for file systems without events; reading a few KB
 
 
@@ -36,6 +37,11 @@ class Accepted:
     loaded: Loaded
     changes: tuple[Change, ...]
 
+    @property
+    def text(self) -> str:
+        what = "; ".join(change.text for change in self.changes) or "no value changed"
+        return f"{self.loaded.path.name} read again: {what}"
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -44,12 +50,20 @@ class Rejected:
     loaded: Loaded
     problems: tuple[Problem, ...]
 
+    @property
+    def text(self) -> str:
+        return "\n".join(p.text for p in self.problems) + "\nthe last good settings stay in force"
+
 
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The file is again what is in force: the error is gone, nothing changes."""
 
     loaded: Loaded
+
+    @property
+    def text(self) -> str:
+        return f"{self.loaded.path.name} is in order again: what is in force stands in it"
 
 
 Event = Accepted | Rejected | Restored
@@ -64,24 +78,24 @@ class Observer:
         self.active = active
         self.problems = errors(active.problems)
         self._settled = active  # what the last decision was about
-        self._pending: Loaded | None = None
+        self.pending: Loaded | None = None
         self._since = 0.0
 
     def observe(self, now: float, seen: Loaded) -> Event | None:
         """A decision about ``seen`` if it is due at ``now`` (seconds)."""
         if _same_content(seen, self._settled):
-            self._pending = None
+            self.pending = None
             return None
-        if self._pending is None or not _same_content(seen, self._pending):
-            self._pending, self._since = seen, now
-        if now < self._due(self._pending):
+        if self.pending is None or not _same_content(seen, self.pending):
+            self.pending, self._since = seen, now
+        if now < self._due(self.pending):
             return None
-        self._pending, self._settled = None, seen
+        self.pending, self._settled = None, seen
         return self._decide(seen)
 
     def wait(self, now: float) -> float:
         """Seconds until the file should be looked at again, events or not."""
-        return POLL_S if self._pending is None else min(POLL_S, max(0.0, self._due(self._pending) - now))
+        return POLL_S if self.pending is None else min(POLL_S, max(0.0, self._due(self.pending) - now))
 
     def _due(self, pending: Loaded) -> float:
         calm = DEBOUNCE_S if pending.ok or _same_content(pending, self.active) else BAD_AFTER_S
@@ -119,7 +133,8 @@ class ConfigWatch:
         file_events: Events | None = None,
     ) -> None:
         self.path = initial.path
-        self._seen = initial
+        self.seen = initial  # what was read last, decided about or not
+        self._announced: tuple[float, str] | None = None
         self._observer = Observer(initial)
         self._clock = clock
         self._sleep = sleep
@@ -135,15 +150,28 @@ class ConfigWatch:
     def problems(self) -> tuple[Problem, ...]:
         return self._observer.problems
 
-    async def events(self) -> AsyncIterator[Event]:
+    @property
+    def idle(self) -> bool:
+        """Nothing is pending: what was read last has been decided about."""
+        return self._observer.pending is None
+
+    def notices(self) -> tuple[str, ...]:
+        """What a screen has to say now: errors until they are fixed, a reload for a while, then warnings."""
+        lines = [problem.text for problem in self.problems]
+        if self._announced is not None and self._clock() < self._announced[0] + NOTICE_S:
+            lines.append(self._announced[1])
+        return (*lines, *(p.text for p in self.active.problems if p not in self.problems))
+
+    async def events(self) -> AsyncGenerator[Event, None]:
         """Decisions about the file, for ever; close the iterator to stop."""
         listener = asyncio.create_task(self._listen())
         try:
             while True:
                 self._stirred.clear()
-                self._seen = await self._read(self._seen)
-                decision = self._observer.observe(self._clock(), self._seen)
+                self.seen = await self._read(self.seen)
+                decision = self._observer.observe(self._clock(), self.seen)
                 if decision is not None:
+                    self._announced = (self._clock(), decision.text)
                     yield decision
                 await self._next_look(self._observer.wait(self._clock()))
         finally:
