@@ -136,10 +136,6 @@ class Address:
         """True if both addresses are the same worker (whatever the rank)."""
         return self.key == other.key
 
-    def with_port(self, port: int) -> Address:
-        """The same host at another port, at the root."""
-        return Address(self.scheme, self.host, port, credentials=self.credentials)
-
 
 @dataclass(frozen=True, slots=True)
 class ChatUrl:

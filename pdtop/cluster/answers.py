@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Protocol
 
 from pdtop.cluster.model import State
 from pdtop.cluster.readings import Answer
@@ -61,6 +62,25 @@ def status_words(status: int | None) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
+
+
+class _ReadPage(Protocol):
+    @property
+    def lines(self) -> int: ...
+    @property
+    def bad_lines(self) -> int: ...
+    @property
+    def duplicates(self) -> int: ...
+
+
+def line_words(page: _ReadPage) -> str:
+    """What of a page could not be read as it stands; "" if nothing."""
+    words = []
+    if page.bad_lines:
+        words.append(f"{page.bad_lines} of {page.lines} lines cannot be read")
+    if page.duplicates:
+        words.append(f"{page.duplicates} series repeated")
+    return ", ".join(words)
 
 
 def content_type(answer: Answer) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from pdtop.cluster.answers import KeyUse, content_type, status_words, trouble
+from pdtop.cluster.answers import KeyUse, content_type, line_words, status_words, trouble
 from pdtop.cluster.model import Identity, Role, State
 from pdtop.cluster.readings import (
     Answer,
@@ -103,20 +103,11 @@ def metrics_reading(answer: Answer, reader: WorkerPageReader, keys: KeyUse) -> M
         words = f"{answer.detail}; {numbers.lines} lines were read"
         return reading(State.PARTIAL, words, "", numbers if numbers.engine_series else None)
     if numbers.bad_lines or numbers.duplicates:
-        return reading(State.OK_WITH_WARNINGS, _line_words(numbers), "", numbers)
+        return reading(State.OK_WITH_WARNINGS, line_words(numbers), "", numbers)
     return reading(State.OK, "", "", numbers)
 
 
 _WRONG_PAGE = "see whether this is the worker's own port: the metrics are on it, at /metrics"
-
-
-def _line_words(numbers: WorkerNumbers) -> str:
-    words = []
-    if numbers.bad_lines:
-        words.append(f"{numbers.bad_lines} of {numbers.lines} lines cannot be read")
-    if numbers.duplicates:
-        words.append(f"{numbers.duplicates} series repeated")
-    return ", ".join(words)
 
 
 def loads_reading(answer: Answer, keys: KeyUse) -> LoadsReading:

@@ -143,6 +143,7 @@ class RouterReading:
     loads: Mapping[str, float | None] | None = None  # url -> load, from /get_loads
     ready: bool | None = None
     ready_reason: str = ""
+    alive: bool | None = None  # its health route answers 200; None: not asked
     control: bool = False
 
 
