@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from pdtop.cluster.discovery import RouterClient
@@ -62,7 +62,6 @@ class Poller:
         self._routers: dict[str, _Running[RouterClient]] = {}
         self._lists: dict[str, _Lists] = {}
         self._fingerprints: dict[str, str] = {}
-        self._same: dict[str, str] = {}
         self._announced: tuple[tuple[WorkerTarget, ...], tuple[str, ...]] | None = None
         self._broken: asyncio.Future[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -94,13 +93,12 @@ class Poller:
         before, self._targets = self._targets, targets
         if targets.settings.interval_s != before.settings.interval_s:
             self._pace.change(targets.settings.interval_s)
-        if self._broken is None:
-            return
-        if targets.settings != before.settings:
+        if replace(targets.settings, interval_s=before.settings.interval_s) != before.settings:
             self._cancel_all()
             self._close(self._dialler)
             self._dialler = _dialler(targets.settings)
-        self._update()
+        if self._broken is not None:
+            self._update()
 
     def set_interval(self, seconds: float) -> None:
         """Change the pace of the metrics pages; the others stay."""
@@ -136,7 +134,10 @@ class Poller:
         targets = self._targets
         names = {router.name for router in targets.routers}
         lists = {name: known.entries() for name, known in self._lists.items() if name in names}
-        combined = combine(targets, lists, self._same)
+        combined = combine(targets, lists)
+        same = _doubles(combined.workers, self._fingerprints)
+        if same:
+            combined = combine(targets, lists, same)
         _allow_files(8 * len(combined.workers) + 256)
         self._update_routers(targets.routers)
         self._update_workers(combined.workers)
@@ -164,7 +165,6 @@ class Poller:
                 running.client.target = target
             else:
                 _cancel(self._workers.pop(key).tasks)
-                self._fingerprints.pop(key, None)
         spread = min(SPREAD_LIMIT_S, SPREAD_PER_WORKER_S * len(wanted))
         for key, target in wanted.items():
             if key not in self._workers:
@@ -218,14 +218,9 @@ class Poller:
             self._broken.set_exception(error)
 
     def _told_who(self, key: str, reading: InfoReading) -> None:
-        """Fold a worker into the one that it turns out to be under another name."""
-        if reading.state is not State.OK or not reading.fingerprint:
-            return
-        self._fingerprints[key] = reading.fingerprint
-        order = [target.key for target in self._announced[0]] if self._announced is not None else []
-        first, *others = [k for k in order if self._fingerprints.get(k) == reading.fingerprint] or [key]
-        if others:
-            self._same.update(dict.fromkeys(others, first))
+        """Take note; two workers with one fingerprint are one worker under two names."""
+        if reading.state is State.OK and self._fingerprints.get(key) != reading.fingerprint:
+            self._fingerprints[key] = reading.fingerprint
             self._update()
 
 
@@ -258,6 +253,17 @@ class _Lists:
 
 def _who(workers: tuple[ListedWorker, ...]) -> frozenset[tuple[str, Role]]:
     return frozenset((worker.url, worker.role) for worker in workers)
+
+
+def _doubles(workers: tuple[WorkerTarget, ...], fingerprints: Mapping[str, str]) -> dict[str, str]:
+    """Keys that are another, earlier key's worker."""
+    first: dict[str, str] = {}
+    same: dict[str, str] = {}
+    for worker in workers:
+        fingerprint = fingerprints.get(worker.key)
+        if fingerprint and first.setdefault(fingerprint, worker.key) != worker.key:
+            same[worker.key] = first[fingerprint]
+    return same
 
 
 def _dialler(settings: PollSettings) -> Dialler:
