@@ -1,8 +1,8 @@
 """Where each concept of a worker stands in a page's values: the rank rules, applied once a layout.
 
-SGLang 0.5.23, measured on pages of TP, PP, DP and attention-DP workers: with ``priority`` on the page only
-its empty value is the total; inside one ``dp_rank`` the other ranks repeat what one of them counts (of
-gauges and counters the largest is taken, of histograms the lowest PP, then TP rank); across ``dp_rank``
+SGLang 0.5.23, measured on pages of TP, PP, DP and attention-DP workers: of the scheduler's series with a
+``priority`` the empty one is the total; inside one ``dp_rank`` the other ranks repeat what one of them counts
+(of gauges and counters the largest is taken, of histograms the lowest PP, then TP rank); across ``dp_rank``
 requests, tokens, counters and buckets are added. Only what each shard counts for itself is added over all.
 """
 
@@ -18,7 +18,7 @@ from pdtop.metrics.catalogue import SGLANG_PREFIXES, WORKER_METRICS, Metric, spe
 from pdtop.metrics.exposition import Layout, Series
 
 _REPEATING = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
-_NOT_IDENTITY = _REPEATING | {"dp_rank", "priority"}
+_NOT_IDENTITY = _REPEATING | {"dp_rank"}
 _BARE_PREFIXES = (*SGLANG_PREFIXES, "vllm:")
 
 Labels = tuple[tuple[str, str], ...]
@@ -68,7 +68,7 @@ def make_plan(layout: Layout) -> Plan:
         family = _family_of(metric, families)
         if family is None:
             continue
-        chosen = _totals(layout.series, _where(layout.series, families[family], metric))
+        chosen = _totals(layout, _where(layout.series, families[family], metric))
         plain = [index for index in chosen if not layout.series[index].part]
         if plain:
             values[metric.concept] = _values(layout.series, plain)
@@ -122,12 +122,17 @@ def _where(series: Sequence[Series], indexes: Iterable[int], metric: Metric) -> 
     return [index for index in indexes if all(pair in series[index].labels for pair in metric.where)]
 
 
-def _totals(series: Sequence[Series], indexes: list[int]) -> list[int]:
-    """Without the series per priority, where there is one over all of them."""
-    priorities = {index: _label(series[index], "priority") for index in indexes}
-    if "" in priorities.values():
-        return [index for index in indexes if not priorities[index]]
-    return indexes
+def _totals(layout: Layout, indexes: list[int]) -> list[int]:
+    """Without the scheduler's series per priority, where there is one over all of them (priority "").
+
+    The tokenizer's counters and histograms have no rank and no total: there "" is only one priority more.
+    """
+    priorities = {index: _label(layout.series[index], "priority") for index in indexes}
+    first = indexes[0] if indexes else 0
+    tokenizer = first < layout.windowed and _label(layout.series[first], "tp_rank") is None
+    if tokenizer or "" not in priorities.values():
+        return indexes
+    return [index for index in indexes if not priorities[index]]
 
 
 def _values(series: Sequence[Series], indexes: Iterable[int]) -> tuple[Value, ...]:
@@ -175,7 +180,7 @@ def _named_counters(layout: Layout, families: Mapping[str, list[int]]) -> dict[s
     for family, indexes in families.items():
         if indexes[0] < layout.growing and not layout.series[indexes[0]].part:
             prefix = next((prefix for prefix in _BARE_PREFIXES if family.startswith(prefix)), "")
-            named[family.removeprefix(prefix)] = _values(layout.series, _totals(layout.series, indexes))
+            named[family.removeprefix(prefix)] = _values(layout.series, _totals(layout, indexes))
     return named
 
 
