@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from pdtop.metrics.distribution import Distribution
+from pdtop.metrics.distribution import Distribution, Quantile
+
+if TYPE_CHECKING:
+    from pdtop.metrics.router_page import Summary
 
 
 class Role(StrEnum):
@@ -82,10 +86,11 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A latency over the window. ``source`` says whose histogram: ``router``, ``decode`` or ``prefill``.
+    """A latency over the window. ``source`` says whose: ``router``, ``decode``, ``prefill`` or ``unified``.
 
     ``metric`` is the exported family. ``distribution`` is None when nothing is known; with a count of 0
     nothing finished in the window. ``streaming`` and ``non_streaming`` split it where the engine does.
+    ``summary`` stands in where a router exports its own quantiles instead of buckets.
     """
 
     source: str
@@ -93,6 +98,34 @@ class Latency:
     distribution: Distribution | None
     streaming: Distribution | None = None
     non_streaming: Distribution | None = None
+    summary: Summary | None = None
+
+    @property
+    def approximate(self) -> bool:
+        """Quantiles that the exporter made itself: of what time, only it knows, and they cannot be merged."""
+        return self.distribution is None and self.summary is not None
+
+    @property
+    def count(self) -> float | None:
+        """Observations in the window."""
+        if self.distribution is not None:
+            return self.distribution.count
+        return self.summary.count if self.summary is not None else None
+
+    @property
+    def mean(self) -> float | None:
+        if self.distribution is not None:
+            return self.distribution.mean
+        if self.summary is None or not self.summary.count or self.summary.sum is None:
+            return None
+        return self.summary.sum / self.summary.count
+
+    def quantile(self, q: float) -> Quantile | None:
+        """The ``q`` quantile (0..1); None if nothing was observed or it is not known."""
+        if self.distribution is not None:
+            return self.distribution.quantile(q)
+        value = self.summary.quantile(q) if self.summary is not None and self.summary.count else None
+        return Quantile(value) if value is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +265,7 @@ class Pool:
     queue_time: Latency | None = None
     fwd_occupancy_mean: float | None = None
     spec_accept_rate_mean: float | None = None
+    gen_throughput_sum: float | None = None  # of the gauge, which sticks; for the raw view only
     policy: str = ""  # from config.toml or the router
     trends: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
