@@ -116,7 +116,9 @@ def _latency_pair(latency: Latency | None, target_s: float | None, view: PoolVie
 
 def _latency_p99(latency: Latency | None, target_s: float | None, view: PoolView, level: str) -> Line:
     p99 = _quantile(latency, 0.99)
-    return _one(text.quantile(p99), by_target(p99.value if p99 else None, target_s, view.options.level(level)))
+    return _one(
+        text.quantile(p99), by_target(p99.value if p99 else None, target_s, view.options.level(level))
+    )
 
 
 def _p99_value(latency: Latency | None) -> float | None:
@@ -133,7 +135,9 @@ def _trend(name: str) -> CellMaker:
 
 
 def _last(name: str) -> Callable[[Worker, PoolView], SortValue]:
-    return lambda worker, view: next((v for v in reversed(worker.trends.get(name, ())) if v is not None), None)
+    return lambda worker, view: next(
+        (v for v in reversed(worker.trends.get(name, ())) if v is not None), None
+    )
 
 
 def _opinion_sum(worker: Worker, field: str) -> float | None:

@@ -44,3 +44,10 @@ class Palette:
 
     def __getitem__(self, tone: Tone) -> Style:
         return self._styles[tone]
+
+
+class Look:
+    """The palette in force, shared by all widgets; the app swaps it when the theme changes."""
+
+    def __init__(self, palette: Palette | None = None) -> None:
+        self.palette = palette or Palette()

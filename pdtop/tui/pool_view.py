@@ -41,7 +41,9 @@ class PoolView:
         return self.findings.get(worker.key, ())
 
 
-def pool_view(snapshot: Snapshot, role: Role, workers: tuple[Worker, ...], options: ConsoleOptions) -> PoolView:
+def pool_view(
+    snapshot: Snapshot, role: Role, workers: tuple[Worker, ...], options: ConsoleOptions
+) -> PoolView:
     """The view of ``workers``; scales come from the whole pool, so a filter does not change them."""
     everyone = snapshot.pool_workers(role)
     by_worker: defaultdict[str, list[Finding]] = defaultdict(list)

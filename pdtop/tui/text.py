@@ -187,7 +187,5 @@ def sparkline(points: tuple[float | None, ...], full: float, width: int) -> str:
     if full <= 0:
         full = 1.0
     shown = points[-width:]
-    glyphs = "".join(
-        " " if v is None else BLOCKS[max(0, min(7, round(v / full * 8) - 1))] for v in shown
-    )
+    glyphs = "".join(" " if v is None else BLOCKS[max(0, min(7, round(v / full * 8) - 1))] for v in shown)
     return glyphs.rjust(width)

@@ -1,0 +1,1 @@
+"""Widgets that draw their own lines and repaint only what changed."""
