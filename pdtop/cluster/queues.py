@@ -45,7 +45,7 @@ class Queues:
 
 
 def queues(loads: Loads, role: Role) -> Queues:
-    """All ranks together. A rank that never reported is shown, without numbers, and makes sums lower bounds."""
+    """All ranks together. A rank that never reported has no numbers and makes sums lower bounds."""
     used = [rank for rank in loads.ranks if rank.reported]
     ranks = tuple(_rank(rank, role, loads.timestamp) for rank in loads.ranks)
     kv = {rank.dp_rank: use for rank in used if (use := _kv_use(rank)) is not None}
@@ -73,17 +73,13 @@ def _running(ranks: Iterable[LoadRank], role: Role) -> float | None:
 
 def _backlog(ranks: list[LoadRank], role: Role, *, complete: bool) -> Backlog:
     parts = {name: _sum(get(rank) for rank in ranks) for name, get in _PARTS[role]}
-    waiting = _sum(rank.waiting for rank in ranks)
     known = [value for value in parts.values() if value is not None]
-    others = sum(known)
-    if waiting is not None and parts.get("queue") is None and len(known) == len(parts) - 1:
-        retracted = _sum(rank.retracted for rank in ranks) or 0.0
-        if role is not Role.PREFILL:
-            others += retracted
-        parts["queue"] = max(0.0, waiting - others)
+    waiting = _sum(rank.waiting for rank in ranks)
     if waiting is not None:
-        retracted = _sum(rank.retracted for rank in ranks)
-        if role is not Role.PREFILL and retracted:
+        retracted = (_sum(rank.retracted for rank in ranks) or 0.0) if role is not Role.PREFILL else 0.0
+        if parts["queue"] is None and len(known) == len(parts) - 1:
+            parts["queue"] = max(0.0, waiting - sum(known) - retracted)
+        if retracted:
             parts["retracted"] = retracted
         return Backlog(waiting, lower_bound=not complete, parts=parts)
     if not known:
@@ -100,7 +96,6 @@ def _rank(rank: LoadRank, role: Role, now: float | None) -> Rank:
         running=_running([rank], role),
         backlog=_backlog([rank], role, complete=True),
         kv_use=_kv_use(rank),
-        tokens_per_s=rank.gen_throughput if role is not Role.PREFILL else None,
         hit_rate=rank.cache_hit_rate,
         age_s=max(0.0, age) if age is not None else None,
     )
