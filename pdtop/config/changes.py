@@ -82,6 +82,8 @@ def _shown(value: object) -> str:
             return "true" if value else "false"
         case str():
             return f'"{value}"'
+        case float():
+            return repr(value).removesuffix(".0")
         case list() | tuple():
             return f"[{', '.join(_shown(item) for item in value)}]"
         case _:

@@ -238,7 +238,8 @@ class _Scanner:
         if not array and (path in self.headers or path in self.nodes):
             self.duplicate(path, self.headers.get(path, self.key_offsets.get(path, start)), start)
         self.headers.setdefault(path, start)
-        self.key_offsets.setdefault(path, start)
+        for length in range(1, len(path) + 1):
+            self.key_offsets.setdefault(path[:length], start)
         self.statements.append(Header(key, path, array, start, self.at))
         return path
 

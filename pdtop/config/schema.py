@@ -134,8 +134,8 @@ class Pool(Table):
 class Health(Table):
     """``[health]``: how the router probes its workers."""
 
-    interval_secs: Positive = 5
-    timeout_secs: Positive = 2
+    interval_secs: Positive = 5.0
+    timeout_secs: Positive = 2.0
     unhealthy_threshold: Annotated[int, Field(ge=1)] = 3
     healthy_threshold: Annotated[int, Field(ge=1)] = 2
 

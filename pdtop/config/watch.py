@@ -226,7 +226,7 @@ class _Near:
         return path in self.paths
 
 
-async def folder_events(path: Path) -> AsyncIterator[object]:
+async def folder_events(path: Path) -> AsyncGenerator[None, None]:
     """One item for each batch of changes to the file or to a link on the way to it."""
     from watchfiles import awatch  # starts a Rust library: only where a file is really watched
 
