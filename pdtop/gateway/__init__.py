@@ -1,1 +1,1 @@
-"""The embedded PD router (for the demo: round robin and power of two)."""
+"""The embedded router: one HTTP address in front of a prefill and a decode pool."""

@@ -7,32 +7,16 @@ is never free for somebody else between choosing and using it.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Set in a child's environment: stop when standard input ends.
-FOLLOW_PARENT = "PDTOP_FOLLOW_PARENT"
+from pdtop.gateway.lifecycle import FOLLOW_PARENT
 
 _STOP_S = 3.0
-
-
-async def run_until_told() -> None:
-    """Return at SIGTERM, SIGINT, SIGHUP or, in a child, when the parent has gone."""
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, told.set)
-    if os.environ.get(FOLLOW_PARENT):
-        loop.add_reader(sys.stdin.fileno(), told.set)
-    await told.wait()
-    if os.environ.get(FOLLOW_PARENT):
-        loop.remove_reader(sys.stdin.fileno())
 
 
 def listening(host: str = "127.0.0.1", port: int = 0) -> socket.socket:

@@ -21,9 +21,9 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 
+from pdtop.gateway.lifecycle import run_until_told
 from pdtop.simulator import identity, protocol
 from pdtop.simulator.bootstrap import BootstrapServer, fetch_kv
-from pdtop.simulator.children import run_until_told
 from pdtop.simulator.decode import DecodeEngine
 from pdtop.simulator.engine import Ended, Event, Granted, KvSent, Output
 from pdtop.simulator.prefill import PrefillEngine

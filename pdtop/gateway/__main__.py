@@ -1,0 +1,89 @@
+"""The embedded router as a program: ``python -m pdtop.gateway config.toml``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+from pdtop.config.load import load
+from pdtop.config.schema import Config
+from pdtop.gateway.app import CannotServe, Gateway
+from pdtop.gateway.lifecycle import run_until_told
+
+
+async def serve(
+    config: Config,
+    *,
+    fd: int | None = None,
+    metrics_fd: int | None = None,
+    metrics_port: int | None = None,
+    seed: int | None = None,
+) -> None:
+    """Run until told to stop. ``fd`` and ``metrics_fd`` are listening sockets to take over."""
+    gateway = Gateway(config, seed)
+    runners: list[web.AppRunner] = []
+
+    async def listen(app: web.Application, taken: int | None, port: int) -> str:
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+        await runner.setup()
+        runners.append(runner)
+        if taken is None:
+            await web.TCPSite(runner, config.server.host, port).start()
+        else:
+            sock = socket.socket(fileno=taken)
+            sock.setblocking(False)
+            await web.SockSite(runner, sock).start()
+        host, number = runner.addresses[0][:2]
+        return f"http://{host}:{number}"
+
+    try:
+        await gateway.start()
+        places = {"url": await listen(gateway.app, fd, config.server.port)}
+        if metrics_fd is not None or metrics_port is not None:
+            base = await listen(gateway.metrics_app, metrics_fd, metrics_port or 0)
+            places["metrics_url"] = f"{base}/metrics"
+        print(json.dumps(places), flush=True)
+        await run_until_told()
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+        await gateway.stop()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="pdtop.gateway", description="the embedded PD router")
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--fd", type=int, help="listening socket to take over")
+    parser.add_argument("--metrics-fd", type=int, help="listening socket for metrics to take over")
+    parser.add_argument("--metrics-port", type=int, help="a second port for /metrics")
+    parser.add_argument("--seed", type=int)
+    args = parser.parse_args(argv)
+    loaded = load(args.config)
+    if loaded.config is None:
+        for problem in loaded.problems:
+            print(problem, file=sys.stderr)
+        return 2
+    try:
+        asyncio.run(
+            serve(
+                loaded.config,
+                fd=args.fd,
+                metrics_fd=args.metrics_fd,
+                metrics_port=args.metrics_port,
+                seed=args.seed,
+            )
+        )
+    except CannotServe as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""The router's own metrics, under the names that smg uses, so that one reader reads both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from pdtop.gateway.pool import Backend
+
+_BREAKER = {"closed": 0, "open": 1, "half_open": 2}
+_DURATIONS = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 45.0, 60.0),
+    *(90.0, 120.0, 180.0, 240.0),
+)
+#: Finer than smg's below one second: a PD time to first token lives there.
+_TTFT = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.5, 2.0, 2.5),
+    *(4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0),
+)
+
+
+class RouterMetrics:
+    """A registry of its own: several routers can live in one process."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = registry = CollectorRegistry()
+        worker = ("worker",)
+        self._active = Gauge("smg_worker_requests_active", "Requests in flight", worker, registry=registry)
+        self._health = Gauge("smg_worker_health", "1 healthy, 0 not", worker, registry=registry)
+        self._breaker = Gauge(
+            "smg_worker_cb_state", "0 closed, 1 open, 2 half-open", worker, registry=registry
+        )
+        self._run = Gauge(
+            "smg_worker_cb_consecutive_failures", "Failures in a row", worker, registry=registry
+        )
+        self._pool_size = Gauge(
+            "smg_worker_pool_size",
+            "Workers",
+            ("worker_type", "connection_mode", "model"),
+            registry=registry,
+        )
+        self.dispatched = Counter(
+            "smg_worker_requests", "Requests dispatched", ("worker", "model"), registry=registry
+        )
+        self.outcomes = Counter(
+            "smg_worker_cb_outcomes", "Outcomes of dispatches", ("worker", "outcome"), registry=registry
+        )
+        self.selections = Counter(
+            "smg_worker_selection",
+            "Selections by pool and policy",
+            ("worker_type", "connection_mode", "model", "policy"),
+            registry=registry,
+        )
+        self.checks = Counter(
+            "smg_worker_health_checks", "Health probes", ("worker_type", "result"), registry=registry
+        )
+        self.errors = Counter(
+            "smg_worker_errors",
+            "Failed dispatches",
+            ("worker_type", "connection_mode", "error_type"),
+            registry=registry,
+        )
+        self.retries = Counter(
+            "smg_worker_retries", "Retries", ("worker_type", "endpoint"), registry=registry
+        )
+        routed = ("router_type", "backend_type", "connection_mode", "model", "endpoint")
+        self.requests = Counter(
+            "smg_router_requests", "Requests routed", (*routed, "streaming"), registry=registry
+        )
+        self.request_errors = Counter(
+            "smg_router_request_errors", "Requests that failed", (*routed, "error_type"), registry=registry
+        )
+        self.duration = Histogram(
+            "smg_router_request_duration_seconds",
+            "Time to the end, of streams to their start",
+            routed,
+            buckets=_DURATIONS,
+            registry=registry,
+        )
+        self.http = Counter("smg_http_requests", "HTTP requests", ("method", "path"), registry=registry)
+        self.responses = Counter(
+            "smg_http_responses",
+            "HTTP responses",
+            ("path", "status_code", "error_code"),
+            registry=registry,
+        )
+        self.connections = Gauge("smg_http_connections_active", "HTTP requests in flight", registry=registry)
+        pd = ("backend_type", "model", "runtime")
+        self.ttft = Histogram(
+            "smg_pd_ttft_seconds",
+            "Prefill dispatch to decode's first byte",
+            pd,
+            buckets=_TTFT,
+            registry=registry,
+        )
+        self.prefill = Histogram(
+            "smg_pd_prefill_duration_seconds",
+            "Prefill dispatch to its end",
+            pd,
+            buckets=_TTFT,
+            registry=registry,
+        )
+
+    def page(self, backends: Iterable[Backend], now: float) -> bytes:
+        """The page as text 0.0.4; what is known of each worker is taken at this moment."""
+        sizes: dict[tuple[str, str], int] = {}
+        for backend in backends:
+            self._active.labels(backend.url).set(backend.inflight)
+            self._health.labels(backend.url).set(1 if backend.probes.healthy else 0)
+            self._breaker.labels(backend.url).set(_BREAKER[backend.breaker.state(now)])
+            self._run.labels(backend.url).set(backend.breaker.failures)
+            pool = (backend.role, backend.model)
+            sizes[pool] = sizes.get(pool, 0) + 1
+        self._pool_size.clear()
+        for (role, model), size in sizes.items():
+            self._pool_size.labels(role, "http", model).set(size)
+        return generate_latest(self._registry)
