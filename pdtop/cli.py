@@ -1,0 +1,385 @@
+"""Every verb of the command line, thin: parse, call, print. A verb loads what it needs when it runs.
+
+stdout is data, stderr is narration. Exit codes: 0 fine, 1 findings at or above ``--fail-on``, 2 usage or
+configuration, 3 nothing could be reached, 128+n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from pdtop import __version__
+
+if TYPE_CHECKING:
+    from pdtop.cluster.launch import Watched
+    from pdtop.cluster.model import Snapshot
+
+
+class Exit(IntEnum):
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    UNREACHABLE = 3
+
+
+class FailOn(StrEnum):
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  pdtop demo                               a simulated cluster on this machine, with the console on it
+
+  pdtop config.toml                        the cluster that the file describes
+
+  pdtop http://router:30000                whatever stands behind a router
+
+  pdtop --prefill p1:30001 p2:30001 --decode d1:30001   workers without a router
+
+  pdtop snapshot --json config.toml        numbers for scripts (also: watch, a line a second)
+
+Exit codes: 0 fine, 1 findings (snapshot --fail-on), 2 usage or config, 3 nothing reachable.
+"""
+
+app = typer.Typer(
+    name="pdtop",
+    help="Console for SGLang clusters that serve with prefill and decode on separate workers.",
+    epilog=EXAMPLES,
+    no_args_is_help=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Look into config.toml without starting anything.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+TargetArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TARGET]...", help="config.toml, or the address of a router (or several)."),
+]
+PrefillOption = Annotated[
+    list[str] | None,
+    typer.Option("--prefill", metavar="URL...", help="Prefill workers; give TARGET before this option."),
+]
+DecodeOption = Annotated[list[str] | None, typer.Option("--decode", metavar="URL...", help="Decode workers.")]
+MetricsUrlOption = Annotated[
+    str | None,
+    typer.Option("--router-metrics", metavar="URL", help="The router's metrics page, if it is not found."),
+]
+
+
+def fail(message: str, code: Exit = Exit.USAGE) -> NoReturn:
+    """One clear message on stderr, then out."""
+    typer.echo(f"pdtop: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@app.command("console", hidden=True)
+def console(
+    targets: TargetArgument = None,
+    prefill: PrefillOption = None,
+    decode: DecodeOption = None,
+    router_metrics: MetricsUrlOption = None,
+    interval: Annotated[
+        float | None, typer.Option("--interval", min=0.2, help="Seconds between two reads of /metrics.")
+    ] = None,
+    window: Annotated[
+        float | None, typer.Option("--window", min=1.0, help="Seconds for rates, shares and percentiles.")
+    ] = None,
+    theme: Annotated[str | None, typer.Option("--theme", help="Name of a theme.")] = None,
+    no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False,
+) -> None:
+    """Open the console (the default when no verb is given)."""
+    watched = _watched(targets, prefill, decode, router_metrics)
+    raise typer.Exit(
+        _open_console(watched, interval=interval, window=window, theme=theme, mouse=not no_mouse)
+    )
+
+
+@app.command()
+def snapshot(
+    targets: TargetArgument = None,
+    prefill: PrefillOption = None,
+    decode: DecodeOption = None,
+    router_metrics: MetricsUrlOption = None,
+    window: Annotated[
+        str, typer.Option("--window", help="Time between the two reads, such as 10s or 1m; 0 reads once.")
+    ] = "10s",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="One row a worker.")] = False,
+    fail_on: Annotated[
+        FailOn | None, typer.Option("--fail-on", help="Exit with 1 if there is a finding this bad or worse.")
+    ] = None,
+) -> None:
+    """Read everything twice, a window apart, and print it (a table, --json or --csv)."""
+    if json and csv:
+        fail("--json and --csv exclude each other")
+    watched = _watched(targets, prefill, decode, router_metrics)
+    seconds = _seconds(window)
+    from pdtop.cluster.once import snapshot_once
+
+    taken = snapshot_once(watched, window_s=seconds, narrate=_narrate)
+    if json:
+        from pdtop.cluster.export import dumps
+
+        typer.echo(dumps(taken))
+    elif csv:
+        from pdtop.cluster.export import to_csv
+
+        typer.echo(to_csv(taken), nl=False)
+    else:
+        _print_table(taken)
+    raise typer.Exit(_verdict(taken, fail_on))
+
+
+@app.command()
+def watch(
+    targets: TargetArgument = None,
+    prefill: PrefillOption = None,
+    decode: DecodeOption = None,
+    router_metrics: MetricsUrlOption = None,
+    window: Annotated[str, typer.Option("--window", help="Span of rates and percentiles.")] = "30s",
+    count: Annotated[int | None, typer.Option("--count", min=1, help="End after this many lines.")] = None,
+) -> None:
+    """Print one JSON object a line and round until stopped."""
+    watched = _watched(targets, prefill, decode, router_metrics)
+    from pdtop.cluster.export import dumps
+    from pdtop.cluster.once import snapshots
+
+    for printed, taken in enumerate(snapshots(watched, window_s=_seconds(window)), start=1):
+        typer.echo(dumps(taken))
+        sys.stdout.flush()
+        if count is not None and printed >= count:
+            break
+
+
+@app.command()
+def info() -> None:
+    """Versions, paths, terminal and colours: what to send along with a question."""
+    from pdtop.cluster.launch import about
+
+    for name, value in about():
+        typer.echo(f"{name:<18} {value}")
+
+
+@app.command()
+def demo(
+    prefill: Annotated[int, typer.Option("--prefill", min=1, max=64, help="Prefill workers.")] = 3,
+    decode: Annotated[int, typer.Option("--decode", min=1, max=64, help="Decode workers.")] = 4,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.0, help="Requests per second.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same load.")] = 0,
+    scenario: Annotated[
+        str,
+        typer.Option(
+            "--scenario",
+            help="steady, burst, hot-prefix, slow-decode, "
+            "kv-full, transfer-stall, dead-worker or frozen-worker.",
+        ),
+    ] = "steady",
+    headless: Annotated[bool, typer.Option("--headless", help="No console; print one JSON line.")] = False,
+    duration: Annotated[float | None, typer.Option("--duration", help="End after this many seconds.")] = None,
+    directory: Annotated[Path | None, typer.Option("--dir", help="Where config.toml and logs go.")] = None,
+) -> None:
+    """Start a simulated cluster on this machine and open the console on it."""
+    from pdtop.simulator import demo as demo_cluster
+
+    if not headless:
+        _need_terminal("pdtop demo --headless")
+    code = demo_cluster.run(
+        prefill=prefill,
+        decode=decode,
+        rate=rate,
+        seed=seed,
+        scenario=scenario,
+        headless=headless,
+        duration=duration,
+        dir=directory,
+        open_console=lambda path: _open_console(_watched([str(path)], None, None, None)),
+    )
+    raise typer.Exit(code)
+
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="[FILE]", help="The file; default: config.toml.")]
+
+
+@config_app.command("check")
+def config_check(path: ConfigFile = Path("config.toml")) -> None:
+    """Say everything that is wrong with a file, with lines and how to mend it."""
+    from pdtop.config import commands
+
+    loaded = commands.check(path)
+    typer.echo(commands.report(loaded))
+    raise typer.Exit(Exit.OK if loaded.ok else Exit.USAGE)
+
+
+@config_app.command("show")
+def config_show(path: ConfigFile = Path("config.toml")) -> None:
+    """Print the effective settings, defaults included, secrets masked."""
+    from pdtop.config import commands
+
+    loaded = commands.check(path)
+    if loaded.config is None:
+        fail(commands.report(loaded))
+    typer.echo(commands.show(loaded.config), nl=False)
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Print the JSON Schema of config.toml."""
+    import json
+
+    from pdtop.config import commands
+
+    typer.echo(json.dumps(commands.schema(), indent=2))
+
+
+@config_app.command("init")
+def config_init(
+    path: ConfigFile = Path("config.toml"),
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead of writing it.")] = False,
+) -> None:
+    """Write a commented file to start from; an existing one is left alone."""
+    from pdtop.config import commands
+
+    if stdout:
+        typer.echo(commands.init_text(), nl=False)
+        return
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(commands.init_text())
+    except FileExistsError:
+        fail(f"{path} exists already and was left as it is; --stdout prints the text")
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}")
+    typer.echo(f"wrote {path}; next: edit the workers, then pdtop {path}", err=True)
+
+
+def _narrate(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _seconds(text: str) -> float:
+    """``10``, ``10s``, ``1.5m`` or ``1h`` in seconds."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        fail(f"--window {text!r} is not a time; write 10s, 1.5m or 0")
+    if not 0 <= seconds <= 86400:
+        fail(f"--window {text!r} is out of range; write 0 to 24h")
+    return seconds
+
+
+def _watched(
+    targets: list[str] | None,
+    prefill: list[str] | None,
+    decode: list[str] | None,
+    router_metrics: str | None,
+) -> Watched:
+    from pdtop.cluster.launch import LaunchError, find
+
+    try:
+        return find(targets or [], prefill or [], decode or [], router_metrics)
+    except LaunchError as error:
+        fail(str(error))
+
+
+def _need_terminal(instead: str) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        fail(f"the console needs a terminal on stdin and stdout; without one use: {instead}")
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        fail(f"the console needs a terminal that can place text (TERM is dumb or unset); use: {instead}")
+
+
+def _open_console(
+    watched: Watched,
+    *,
+    interval: float | None = None,
+    window: float | None = None,
+    theme: str | None = None,
+    mouse: bool = True,
+) -> int:
+    _need_terminal("pdtop snapshot")
+    from pdtop.cluster.launch import console_settings, start
+    from pdtop.tui.app import run
+    from pdtop.tui.options import ConsoleOptions
+
+    settings = console_settings(watched.config, theme=theme, mouse=mouse)
+    monitor = start(watched, interval_s=interval, window_s=window)
+    try:
+        return run(monitor, ConsoleOptions(**settings))
+    finally:
+        monitor.stop()
+
+
+def _print_table(taken: Snapshot) -> None:
+    from rich.console import Console
+
+    from pdtop.cluster.table import render
+
+    out = Console(highlight=False, markup=False)
+    out.print(render(out.width, taken))
+
+
+def _verdict(taken: Snapshot, fail_on: FailOn | None) -> Exit:
+    from pdtop.cluster.model import Severity
+    from pdtop.cluster.once import anything_reached
+    from pdtop.insight.findings import at_or_above
+
+    if not anything_reached(taken):
+        return Exit.UNREACHABLE
+    if fail_on and any(at_or_above(f.severity, Severity(fail_on)) for f in taken.findings):
+        return Exit.FINDINGS
+    return Exit.OK
+
+
+_VERBS = ("console", "snapshot", "watch", "info", "demo", "config")
+_GLOBAL_OPTIONS = ("-h", "--help", "--install-completion", "--show-completion")
+
+
+def arguments(argv: list[str]) -> list[str]:
+    """The words as typer wants them: console is the default verb, ``--prefill a b`` repeats the option."""
+    given = list(argv)
+    if not given or (given[0] not in _VERBS and given[0] not in _GLOBAL_OPTIONS):
+        given.insert(0, "console")
+    spread: list[str] = []
+    option: str | None = None
+    fresh = False
+    if given[0] == "demo":  # there --prefill is a number
+        return given
+    for word in given:
+        if word in ("--prefill", "--decode"):
+            option, fresh = word, True
+            spread.append(word)
+        elif option and not word.startswith("-"):
+            spread += [word] if fresh else [option, word]
+            fresh = False
+        else:
+            option = None
+            spread.append(word)
+    return spread
+
+
+def main() -> None:
+    """Entry point of the ``pdtop`` command."""
+    if sys.argv[1:2] in (["--version"], ["-V"]):
+        print(f"pdtop {__version__}")
+        return
+    try:
+        app(args=arguments(sys.argv[1:]), prog_name="pdtop")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        # The reader went away (head, less): nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None

@@ -1,0 +1,165 @@
+"""From the words of a command line to what is to be watched, and to a running monitor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platformdirs import user_config_path, user_state_path
+
+from pdtop import __version__
+from pdtop.cluster.address import AddressError
+from pdtop.cluster.targets import Targets, from_config, from_lists, from_router
+from pdtop.config.commands import report
+from pdtop.config.load import Loaded, load
+
+if TYPE_CHECKING:
+    from pdtop.cluster.monitor import Monitor
+    from pdtop.config.schema import Config
+
+GUIDE = """nothing to watch: no TARGET was given and no config.toml was found
+  pdtop demo                        try it on a simulated cluster
+  pdtop http://router:30000         watch what stands behind a router
+  pdtop --prefill P... --decode D... watch workers without a router
+  pdtop config init                 write a config.toml to start from"""
+
+
+class LaunchError(ValueError):
+    """What was asked for cannot be started; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What to watch; ``loaded`` is the config file behind it, None without one."""
+
+    targets: Targets
+    loaded: Loaded | None = None
+
+    @property
+    def config(self) -> Config | None:
+        return self.loaded.config if self.loaded else None
+
+
+def find(
+    targets: Sequence[str],
+    prefill: Sequence[str],
+    decode: Sequence[str],
+    router_metrics: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Watched:
+    """What the command line means: one config file, or routers and workers. Raises LaunchError."""
+    files = [text for text in targets if _names_file(text)]
+    if files and (len(targets) > 1 or prefill or decode):
+        raise LaunchError("a config file says all there is to watch: give it alone")
+    if files:
+        return watch_file(Path(files[0]))
+    if not targets and not prefill and not decode:
+        path = default_config(environ)
+        if path is None:
+            raise LaunchError(GUIDE)
+        return watch_file(path)
+    try:
+        if prefill or decode:
+            merged = from_lists(
+                prefill, decode, router_url=targets[0] if targets else None, metrics_url=router_metrics
+            )
+            others = [from_router(text) for text in targets[1:]]
+        else:
+            merged = from_router(targets[0], metrics_url=router_metrics)
+            others = [from_router(text) for text in targets[1:]]
+    except AddressError as error:
+        raise LaunchError(str(error)) from error
+    routers = (*merged.routers, *(router for other in others for router in other.routers))
+    notices = (*merged.notices, *(notice for other in others for notice in other.notices))
+    return Watched(replace(merged, routers=routers, notices=notices))
+
+
+def watch_file(path: Path) -> Watched:
+    """What a config file describes. Raises LaunchError with every problem of the file."""
+    loaded = load(path)
+    if loaded.config is None:
+        raise LaunchError(report(loaded))
+    return Watched(targets_of(loaded), loaded)
+
+
+def targets_of(loaded: Loaded) -> Targets:
+    """Targets of a loaded file without errors; the cluster is called after the file's folder or name."""
+    assert loaded.config is not None
+    path = loaded.path.absolute()
+    name = path.stem if path.stem != "config" else path.parent.name or "cluster"
+    return from_config(loaded.config, cluster=name, folder=path.parent)
+
+
+def default_config(environ: Mapping[str, str]) -> Path | None:
+    """The file to use when none is named: $PDTOP_CONFIG, ./config.toml, the user's, the machine's."""
+    if named := environ.get("PDTOP_CONFIG"):
+        return Path(named)
+    candidates = (
+        Path("config.toml"),
+        user_config_path("pdtop") / "config.toml",
+        Path("/etc/pdtop/config.toml"),
+    )
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def start(watched: Watched, *, interval_s: float | None = None, window_s: float | None = None) -> Monitor:
+    """A running monitor; the flags win over the file."""
+    from pdtop.cluster.monitor import Monitor
+
+    targets = watched.targets
+    if interval_s is not None:
+        targets = replace(targets, settings=replace(targets.settings, interval_s=interval_s))
+    if window_s is None:
+        window_s = watched.config.console.window_secs if watched.config else 30.0
+    monitor = Monitor(targets, loaded=watched.loaded, window_s=window_s)
+    monitor.start()
+    return monitor
+
+
+def console_settings(config: Config | None, *, theme: str | None, mouse: bool) -> dict[str, Any]:
+    """Keyword arguments for the screen's options; flags win over ``[console]``."""
+    settings: dict[str, Any] = {
+        "themes_dir": user_config_path("pdtop") / "themes",
+        "state_dir": user_state_path("pdtop"),
+        "theme": theme or "",
+        "mouse": mouse,
+    }
+    if config is not None:
+        console = config.console
+        settings["theme"] = theme or console.theme or ""
+        settings["mouse"] = mouse and console.mouse
+        settings["keymap"] = config.key_bindings
+        chosen = {"prefill": console.columns.prefill, "decode": console.columns.decode}
+        settings["columns"] = {pool: tuple(columns) for pool, columns in chosen.items() if columns}
+        given = console.levels.model_dump(exclude_unset=True, exclude_none=True)
+        settings["levels"] = {name: (level.get("warn"), level.get("crit")) for name, level in given.items()}
+    return settings
+
+
+def about() -> Iterator[tuple[str, str]]:
+    """Versions, paths and terminal as name and value. No keys: only whether a variable is set."""
+    yield "pdtop", __version__
+    yield "python", f"{platform.python_version()} on {platform.platform()}"
+    for package in ("textual", "rich", "httpx", "aiohttp", "tomlkit", "watchfiles", "pydantic"):
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "not installed"
+    yield "config", str(default_config(os.environ) or "none found")
+    yield "themes", str(user_config_path("pdtop") / "themes")
+    yield "state", str(user_state_path("pdtop"))
+    for variable in ("TERM", "COLORTERM", "NO_COLOR", "TMUX", "SSH_TTY", "LANG"):
+        yield variable, os.environ.get(variable) or "not set"
+    yield "terminal", "yes" if sys.stdin.isatty() and sys.stdout.isatty() else "no (the console needs one)"
+    yield "PDTOP_API_KEY", "set" if os.environ.get("PDTOP_API_KEY") else "not set"
+
+
+def _names_file(text: str) -> bool:
+    return text.endswith(".toml") or ("://" not in text and Path(text).is_file())
