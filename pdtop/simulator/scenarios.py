@@ -1,0 +1,104 @@
+"""The demo's scenarios as data: which workers, which faults, which load, which policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from pdtop.simulator.decode import DecodeModel
+from pdtop.simulator.engine import Site
+from pdtop.simulator.prefill import PrefillModel
+from pdtop.simulator.spec import Fault, WorkerSpec
+from pdtop.simulator.traffic import Traffic
+
+Scenario = Literal[
+    "steady",
+    "burst",
+    "hot-prefix",
+    "slow-decode",
+    "kv-full",
+    "transfer-stall",
+    "dead-worker",
+    "frozen-worker",
+]
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+
+#: Requests per second that keep one prefill worker of the default model about a third busy.
+RATE_PER_PREFILL = 2.0
+
+#: When the trouble of a scenario begins, seconds after the start: late enough to see the calm before.
+TROUBLE_S = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be started. ``victim`` is the index of a decode worker that needs its own process."""
+
+    prefill: tuple[WorkerSpec, ...]
+    decode: tuple[WorkerSpec, ...]
+    traffic: Traffic
+    prefill_policy: str = "round_robin"
+    decode_policy: str = "power_of_two"
+    victim: int | None = None
+
+
+def plan(scenario: Scenario, prefill: int, decode: int, rate: float | None, seed: int) -> Plan:
+    """The cluster of a scenario, without ports. ``rate`` None: fitting to the number of workers."""
+    traffic = Traffic(rate=rate if rate is not None else RATE_PER_PREFILL * prefill)
+    calm = Plan(
+        prefill=tuple(
+            WorkerSpec(
+                role="prefill",
+                seed=seed * 1000 + i,
+                stream_interval=4,
+                prefill=PrefillModel(site=Site(f"node-p{i}", f"r{i % 2}")),
+            )
+            for i in range(prefill)
+        ),
+        decode=tuple(
+            WorkerSpec(
+                role="decode",
+                seed=seed * 1000 + 500 + i,
+                stream_interval=4,
+                decode=DecodeModel(site=Site(f"node-d{i}", f"r{i % 2}")),
+            )
+            for i in range(decode)
+        ),
+        traffic=traffic,
+    )
+    return _with_trouble(calm, scenario)
+
+
+def _with_trouble(calm: Plan, scenario: Scenario) -> Plan:
+    traffic = calm.traffic
+    match scenario:
+        case "steady":
+            return calm
+        case "burst":
+            bursts = replace(traffic, burst_every_s=12.0, burst_for_s=4.0, burst_factor=5.0)
+            return replace(calm, traffic=bursts)
+        case "hot-prefix":
+            # Affinity sends one popular system prompt to one worker, however long its queue is.
+            hot = replace(
+                traffic, rate=traffic.rate * 1.5, shared=0.9, hot=0.8, prompt_median=2600, prefix_tokens=512
+            )
+            return replace(calm, traffic=hot, prefill_policy="prefix_hash")
+        case "slow-decode":
+            return replace(calm, decode=_with_fault(calm.decode, Fault("slow", TROUBLE_S, 6.0)))
+        case "kv-full":
+            small = replace(calm.decode[0].decode, kv_tokens=9_000, reserve_tokens=32)
+            decode = tuple(replace(d, decode=replace(small, site=d.decode.site)) for d in calm.decode)
+            longer = replace(traffic, rate=traffic.rate * 1.3, prompt_median=1600, prompt_max=6000)
+            return replace(calm, decode=decode, traffic=longer)
+        case "transfer-stall":
+            return replace(calm, prefill=_with_fault(calm.prefill, Fault("transfer_slow", TROUBLE_S, 120.0)))
+        case "dead-worker":
+            victim = len(calm.decode) - 1
+            return replace(calm, decode=_with_fault(calm.decode, Fault("die", TROUBLE_S)), victim=victim)
+        case "frozen-worker":
+            return replace(calm, decode=_with_fault(calm.decode, Fault("hang", TROUBLE_S)))
+
+
+def _with_fault(specs: tuple[WorkerSpec, ...], fault: Fault) -> tuple[WorkerSpec, ...]:
+    """The last worker has it: with several, the others show what normal looks like."""
+    return (*specs[:-1], replace(specs[-1], faults=(fault,)))
