@@ -1,0 +1,91 @@
+"""The bottom line: the keys that matter here, taken from the declared bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual import events
+from textual.screen import ActiveBinding
+
+from pdtop.tui.lines import line_width
+from pdtop.tui.palette import Look
+from pdtop.tui.tones import Line, Run, Tone
+from pdtop.tui.widgets.line_view import LineView
+
+#: How keys are written; anything else is shown as Textual writes it.
+KEY_NAMES = {
+    "enter": "⏎", "space": "␣", "slash": "/", "question_mark": "?", "plus": "+", "minus": "-", "escape": "esc",
+    "less_than_sign": "<", "greater_than_sign": ">", "pageup": "pgup", "pagedown": "pgdn", "up": "↑",
+    "down": "↓", "left": "←", "right": "→", "equals_sign": "=",
+}  # fmt: skip
+
+
+def key_name(key: str) -> str:
+    """A key as people write it."""
+    *modifiers, last = key.split("+")
+    return "+".join([*modifiers, KEY_NAMES.get(last, last)])
+
+
+#: Always shown, at the right end.
+LAST = "app.help"
+
+
+class KeyBar(LineView):
+    """Shows as many of the active bindings as fit; a click runs one."""
+
+    def __init__(self, look: Look, *, id: str | None = None) -> None:
+        super().__init__(look, id=id)
+        self._spans: list[tuple[int, int, ActiveBinding]] = []
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.show_keys())
+        self.show_keys()
+
+    def on_resize(self) -> None:
+        self.show_keys()
+
+    def show_keys(self) -> None:
+        """Lay the active bindings out again."""
+        shown = [a for a in self.screen.active_bindings.values() if a.binding.show and a.enabled]
+        seen: set[str] = set()
+        unique = [a for a in shown if not (a.binding.action in seen or seen.add(a.binding.action))]
+        line, self._spans = laid_out(unique, self.size.width)
+        self.show([line])
+
+    async def on_click(self, event: events.Click) -> None:
+        for start, end, active in self._spans:
+            if start <= event.x < end:
+                await self.app.run_action(active.binding.action, active.node)
+                return
+
+
+def laid_out(
+    bindings: Iterable[ActiveBinding], width: int
+) -> tuple[Line, list[tuple[int, int, ActiveBinding]]]:
+    """The line for ``bindings`` in ``width`` cells, and where each one is."""
+    rest = list(bindings)
+    last = [a for a in rest if a.binding.id == LAST]
+    pieces = [(a, _piece(a)) for a in rest if a not in last]
+    end_width = sum(line_width(_piece(a)) + 2 for a in last)
+    runs: list[Run] = [(" ", Tone.MUTED)]
+    spans: list[tuple[int, int, ActiveBinding]] = []
+    x = 1
+    for active, piece in [*pieces, *((a, _piece(a)) for a in last)]:
+        size = line_width(piece)
+        if active not in last and x + size + end_width > width:
+            continue
+        if spans:
+            runs.append(("  ", Tone.MUTED))
+            x += 2
+        runs += piece
+        spans.append((x, x + size, active))
+        x += size
+    return tuple(runs), spans
+
+
+def _piece(active: ActiveBinding) -> Line:
+    binding = active.binding
+    return (
+        (binding.key_display or key_name(binding.key), Tone.KEY),
+        (" " + binding.description, Tone.MUTED),
+    )
