@@ -231,6 +231,8 @@ class Worker:
     weight: float = 1.0
     identity: Identity = field(default_factory=Identity)
     page: PageFacts | None = None
+    missed_polls: int = 0  # reads of the metrics page without numbers since the last good one
+    status: int | None = None  # HTTP status of the newest read
     trends: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     """Newest last, one point per tick, None = gap.
 

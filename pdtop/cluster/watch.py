@@ -1,0 +1,415 @@
+"""One watched worker over time: takes readings, tells on demand how the worker is now. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pdtop.cluster.derive import Derived, derive, role_of_page
+from pdtop.cluster.heartbeat import Frozen, Heartbeat, lagging
+from pdtop.cluster.model import (
+    READABLE,
+    Backlog,
+    Breaker,
+    Health,
+    Identity,
+    PageFacts,
+    Rank,
+    Role,
+    RouterOpinion,
+    State,
+    Worker,
+)
+from pdtop.cluster.period import Period, Span
+from pdtop.cluster.queues import Queues, queues
+from pdtop.cluster.readings import HealthReading, InfoReading, LoadsReading, MetricsReading
+from pdtop.metrics import catalogue
+from pdtop.metrics.distribution import Distribution
+from pdtop.metrics.series import Series
+from pdtop.metrics.timeline import Timeline
+from pdtop.metrics.worker_page import WorkerNumbers
+
+#: Series kept for every worker; see ``Worker.trends``.
+TRENDS = ("ttft", "tpot", "queue_time", "tokens", "running", "backlog", "kv")
+HISTORY_S = 900.0
+TREND_POINTS = 60
+#: Reads kept within a window: more would only cost memory (about 6 KB each on a busy worker).
+WINDOW_POINTS = 16
+#: ``/v1/loads`` is taken for the queues while its newest answer is no older than this.
+LOADS_FRESH_S = 5.0
+HEALTH_FRESH_S = 30.0
+_NO_BACKLOG = Backlog(None)
+_UNREACHABLE = (State.REFUSED, State.TIMEOUT, State.TLS)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known of a worker from elsewhere. ``ranks``: the DP ranks that addresses named."""
+
+    key: str
+    name: str
+    role: Role = Role.UNKNOWN
+    weight: float = 1.0
+    draining: bool = False
+    ranks: tuple[str, ...] = ()
+
+
+class WorkerWatch:
+    """Feed it readings in the order of their time; ask :meth:`view`.
+
+    ``span_s``: the longest window that will be asked for. ``stale_after_s``: numbers older than this are
+    marked although no read has failed.
+    """
+
+    def __init__(
+        self, about: About, *, span_s: float = 60.0, tick_s: float = 1.0, stale_after_s: float = 10.0
+    ) -> None:
+        self.about = about
+        self.stale_after_s = stale_after_s
+        self._timeline: Timeline[WorkerNumbers] = Timeline(span_s, points=WINDOW_POINTS)
+        self._heartbeat = Heartbeat()
+        self._metrics: MetricsReading | None = None
+        self._loads: LoadsReading | None = None
+        self._good_loads: LoadsReading | None = None
+        self._health: HealthReading | None = None
+        self._info: InfoReading | None = None
+        self._lag: Frozen | None = None
+        self._missed = 0
+        self._derived: tuple[WorkerNumbers, Span, Role, Derived] | None = None
+        self._queues: tuple[LoadsReading, Role, Queues] | None = None
+        self._series = {name: Series(int(HISTORY_S / tick_s), tick_s) for name in TRENDS}
+
+    def observe_metrics(self, reading: MetricsReading) -> bool:
+        """True if the worker restarted since the read before."""
+        self._metrics = reading
+        if reading.numbers is None:
+            self._missed += 1
+            return False
+        self._missed = 0
+        restarted = self._timeline.append(reading.numbers)
+        self._heartbeat.beat(reading.at, reading.numbers.counter(catalogue.SCHEDULER_CPU))
+        return restarted
+
+    def observe_loads(self, reading: LoadsReading) -> None:
+        self._loads = reading
+        if reading.loads is not None:
+            self._good_loads = reading
+            self._lag = lagging(reading.loads, reading.at)
+
+    def observe_health(self, reading: HealthReading) -> None:
+        self._health = reading
+
+    def observe_info(self, reading: InfoReading) -> None:
+        """A failed reading does not wipe out who the worker said it was."""
+        if reading.state in READABLE or self._info is None:
+            self._info = reading
+
+    @property
+    def missed_polls(self) -> int:
+        """Reads of the metrics page without numbers since the last good one."""
+        return self._missed
+
+    @property
+    def numbers(self) -> WorkerNumbers | None:
+        """The newest good page."""
+        return self._timeline.newest
+
+    @property
+    def role(self) -> Role:
+        """As given; else what the worker says, else what its page's labels say."""
+        if self.about.role is not Role.UNKNOWN:
+            return self.about.role
+        if self._info is not None and self._info.role is not Role.UNKNOWN:
+            return self._info.role
+        loads = self._good_loads.loads if self._good_loads is not None else None
+        if loads is not None and loads.role is not Role.UNKNOWN:
+            return loads.role
+        newest = self._timeline.newest
+        return role_of_page(newest) if newest is not None else Role.UNKNOWN
+
+    def period(self, span: Span) -> Period[WorkerNumbers] | None:
+        """The worker's page over a span, for values outside :class:`Derived`."""
+        return Period.of(self._timeline, span)
+
+    def derived(self, span: Span) -> Derived | None:
+        """Everything out of the metrics page; computed once a page, span and role."""
+        newest, role = self._timeline.newest, self.role
+        if newest is None:
+            return None
+        if self._derived is not None:
+            page, known_span, known_role, derived = self._derived
+            if page is newest and known_span == span and known_role is role:
+                return derived
+        period = Period.of(self._timeline, span)
+        if period is None:
+            return None
+        derived = derive(period, role)
+        self._derived = (newest, span, role, derived)
+        return derived
+
+    def view(self, now: float, span: Span, opinions: Sequence[RouterOpinion] = ()) -> Worker:
+        """The worker at ``now`` (the poller's clock), rates and latencies over ``span``; without trends."""
+        derived, queued = self.derived(span), self._fresh_queues(now)
+        frozen = self._frozen()
+        state = self._state(frozen)
+        page_at = self._timeline.newest.at if self._timeline.newest is not None else None
+        page_good = self._metrics is not None and self._metrics.numbers is not None
+        if queued is not None and not page_good:
+            derived = None  # the page's numbers are of another time than the fresh queues
+        at, failed = page_at, page_at is not None and not page_good
+        if self._good_loads is not None and (queued is not None or page_at is None):
+            at, failed = self._good_loads.at, queued is None
+            queued = queued or self._queues_of(self._good_loads)
+        age = _age(now, frozen.since if frozen is not None else at)
+        stale = frozen is not None or failed or (age is not None and age > self.stale_after_s)
+        usable, because = self._usable(now, state, opinions)
+        numbers = _Numbers.of(derived, queued, self.role)
+        metrics = self._metrics
+        return Worker(
+            key=self.about.key,
+            name=self.about.name,
+            role=self.role,
+            state=state,
+            reason=frozen.reason if frozen is not None else (metrics.reason if metrics is not None else ""),
+            fix=metrics.fix if metrics is not None and frozen is None else "",
+            usable=usable,
+            unusable_because=because,
+            draining=self._draining(opinions),
+            age_s=age,
+            stale=stale,
+            source=numbers.source,
+            running=numbers.running,
+            backlog=numbers.backlog,
+            inflight=numbers.inflight,
+            retracted=numbers.retracted,
+            kv_use=numbers.kv_use,
+            kv_use_worst=numbers.kv_use_worst,
+            kv_worst_rank=numbers.kv_worst_rank,
+            hit_rate=numbers.hit_rate,
+            tokens_per_s=derived.tokens_per_s if derived else None,
+            prompt_tokens_per_s=derived.prompt_tokens_per_s if derived else None,
+            generated_tokens_per_s=derived.generated_tokens_per_s if derived else None,
+            requests_per_s=derived.requests_per_s if derived else None,
+            fwd_occupancy=derived.fwd_occupancy if derived else None,
+            spec_accept_rate=derived.spec_accept_rate if derived else None,
+            gen_throughput=derived.gen_throughput if derived else None,
+            ttft=derived.ttft if derived else None,
+            tpot=derived.tpot if derived else None,
+            queue_time=derived.queue_time if derived else None,
+            stages=derived.stages if derived else {},
+            kv_transfer_ms=derived.kv_transfer_ms if derived else None,
+            transfer_failures=derived.transfer_failures if derived else None,
+            resets=derived.resets if derived else 0,
+            ranks=numbers.ranks,
+            ranks_expected=self._ranks_expected(queued),
+            opinions=tuple(opinions),
+            weight=self.about.weight,
+            identity=self._identity(derived, queued),
+            page=self._page(),
+            missed_polls=self._missed,
+            status=metrics.status if metrics is not None else None,
+        )
+
+    def tick(self, worker: Worker) -> Worker:
+        """Add one point of each trend from the worker's newest view; the view with its trends."""
+        live = not worker.stale
+        points = {
+            "ttft": _middle(worker.ttft.distribution if worker.ttft else None),
+            "tpot": _middle(worker.tpot.distribution if worker.tpot else None),
+            "queue_time": _middle(worker.queue_time.distribution if worker.queue_time else None),
+            "tokens": worker.tokens_per_s,
+            "running": worker.running,
+            "backlog": worker.backlog.total,
+            "kv": worker.kv_use_worst,
+        }
+        for name, series in self._series.items():
+            series.append(points[name] if live else None)
+        return replace(worker, trends=self.trends(TREND_POINTS))
+
+    def trends(self, points: int) -> dict[str, tuple[float | None, ...]]:
+        """The newest points of every series."""
+        return {name: series.tail(points) for name, series in self._series.items()}
+
+    def _fresh_queues(self, now: float) -> Queues | None:
+        """Out of ``/v1/loads`` if its newest answer is good and young; it is then fresher than any gauge."""
+        reading, role = self._loads, self.role
+        if reading is None or reading.loads is None or now - reading.at > LOADS_FRESH_S:
+            return None
+        if not any(rank.reported for rank in reading.loads.ranks):
+            return None
+        return self._queues_of(reading)
+
+    def _queues_of(self, reading: LoadsReading) -> Queues | None:
+        if reading.loads is None:
+            return None
+        role = self.role
+        if self._queues is None or self._queues[0] is not reading or self._queues[1] is not role:
+            self._queues = (reading, role, queues(reading.loads, role))
+        return self._queues[2]
+
+    def _frozen(self) -> Frozen | None:
+        """Loads go first: a rank that just reported there lives, whatever the page's counter says."""
+        loads, metrics = self._loads, self._metrics
+        if metrics is not None and metrics.state in _UNREACHABLE:
+            return None
+        if loads is not None and loads.loads is not None and loads.loads.timestamp is not None:
+            return self._lag
+        return self._heartbeat.frozen if metrics is not None and metrics.numbers is not None else None
+
+    def _state(self, frozen: Frozen | None) -> State | None:
+        if frozen is not None:
+            return State.FROZEN
+        return self._metrics.state if self._metrics is not None else None
+
+    def _usable(
+        self, now: float, state: State | None, opinions: Sequence[RouterOpinion]
+    ) -> tuple[bool | None, str]:
+        """Ready, circuit closed, answering, not draining; with several routers one that sends is enough."""
+        if self._draining(opinions):
+            return False, "draining"
+        health = self._health
+        if health is not None and now - health.at > HEALTH_FRESH_S:
+            health = None
+        ready = health.ready if health is not None else None
+        if state is State.FROZEN:
+            return False, "frozen"
+        if state in _UNREACHABLE and not self._answered_since(health):
+            return False, "does not answer"
+        if ready is False:
+            return False, f"not ready: {health.reason}" if health and health.reason else "not ready"
+        if health is not None and health.state is State.TIMEOUT:
+            return False, f"{health.endpoint} does not answer"
+        if opinions:
+            refusals = [_refusal(opinion) for opinion in opinions]
+            if all(refusals):
+                return False, refusals[0]
+            if any(o.listed and o.health is Health.HEALTHY for o in opinions):
+                return True, ""
+        if ready is True:
+            return True, ""
+        return None, ""
+
+    def _answered_since(self, health: HealthReading | None) -> bool:
+        """Whether another endpoint has answered although the metrics page could not be reached."""
+        if health is not None and health.ready is True:
+            slow = self._metrics is not None and self._metrics.state is State.TIMEOUT
+            return slow or (self._metrics is not None and health.at >= self._metrics.at)
+        loads, metrics = self._loads, self._metrics
+        return loads is not None and metrics is not None and loads.loads is not None and loads.at > metrics.at
+
+    def _draining(self, opinions: Sequence[RouterOpinion]) -> bool:
+        told = [opinion for opinion in opinions if opinion.listed]
+        return self.about.draining or (bool(told) and all(o.health is Health.DRAINING for o in told))
+
+    def _identity(self, derived: Derived | None, queued: Queues | None) -> Identity:
+        identity = self._info.identity if self._info is not None else Identity()
+        loads = self._good_loads.loads if self._good_loads is not None else None
+        capacity = queued.kv_capacity_tokens if queued is not None else None
+        if capacity is None and derived is not None:
+            capacity = derived.kv_capacity_tokens
+        newest = self._timeline.newest
+        return replace(
+            identity,
+            version=identity.version or (loads.version if loads is not None else None),
+            model=identity.model or (newest.model_name if newest is not None else None) or None,
+            kv_capacity_tokens=int(capacity) if capacity is not None else identity.kv_capacity_tokens,
+        )
+
+    def _ranks_expected(self, queued: Queues | None) -> int | None:
+        sizes = [self._info.identity.dp_size if self._info is not None else None]
+        sizes += [len(self.about.ranks) or None, len(queued.ranks) if queued is not None else None]
+        return max((size for size in sizes if size is not None), default=None)
+
+    def _page(self) -> PageFacts | None:
+        newest = self._timeline.newest
+        return PageFacts(newest.lines, newest.bad_lines, newest.duplicates, newest.size) if newest else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Queue depths and KV use out of the fresher of the two sources."""
+
+    source: str = ""
+    running: float | None = None
+    backlog: Backlog = _NO_BACKLOG
+    inflight: float | None = None
+    retracted: float | None = None
+    kv_use: float | None = None
+    kv_use_worst: float | None = None
+    kv_worst_rank: str | None = None
+    hit_rate: float | None = None
+    ranks: tuple[Rank, ...] = ()
+
+    @classmethod
+    def of(cls, page: Derived | None, loads: Queues | None, role: Role) -> _Numbers:
+        """P's running is always 0 in ``/v1/loads``, so there it comes from the page (SGLang 0.5.23)."""
+        if loads is None:
+            return cls() if page is None else cls._of_page(page)
+        by_page = role is Role.PREFILL and page is not None and page.running is not None
+        no_use = loads.kv_use is None and page is not None
+        return cls(
+            source="/v1/loads",
+            running=page.running if by_page and page is not None else loads.running,
+            backlog=loads.backlog if loads.backlog.total is not None or page is None else page.backlog,
+            inflight=loads.inflight if loads.inflight is not None or page is None else page.inflight,
+            retracted=loads.retracted if loads.retracted is not None or page is None else page.retracted,
+            kv_use=page.kv_use if no_use and page is not None else loads.kv_use,
+            kv_use_worst=page.kv_use_worst if no_use and page is not None else loads.kv_use_worst,
+            kv_worst_rank=page.kv_worst_rank if no_use and page is not None else loads.kv_worst_rank,
+            hit_rate=page.hit_rate if page is not None else loads.hit_rate,
+            ranks=_merged_ranks(loads.ranks, page.ranks if page is not None else ()),
+        )
+
+    @classmethod
+    def _of_page(cls, page: Derived) -> _Numbers:
+        return cls(
+            source="/metrics",
+            running=page.running,
+            backlog=page.backlog,
+            inflight=page.inflight,
+            retracted=page.retracted,
+            kv_use=page.kv_use,
+            kv_use_worst=page.kv_use_worst,
+            kv_worst_rank=page.kv_worst_rank,
+            hit_rate=page.hit_rate,
+            ranks=page.ranks,
+        )
+
+
+def _merged_ranks(loads: Sequence[Rank], page: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Ranks as ``/v1/loads`` has them, with the rates of the page and P's running, which only it has."""
+    if len(loads) == 1 and len(page) == 1:
+        by_rank: Mapping[str, Rank] = {loads[0].dp_rank: page[0]}
+    else:
+        by_rank = {rank.dp_rank: rank for rank in page}
+    merged: list[Rank] = []
+    for rank in loads:
+        other = by_rank.get(rank.dp_rank)
+        if other is not None:
+            running = rank.running if rank.running is not None else other.running
+            rank = replace(rank, running=running, tokens_per_s=other.tokens_per_s)
+        merged.append(rank)
+    return tuple(merged)
+
+
+def _refusal(opinion: RouterOpinion) -> str:
+    """Why this router sends nothing to the worker; empty if it may."""
+    if not opinion.listed:
+        return "not in the router's list"
+    if opinion.health in (Health.UNHEALTHY, Health.PENDING, Health.DRAINING):
+        return f"{opinion.health} in the router"
+    if opinion.breaker is Breaker.OPEN:
+        return "circuit open in the router"
+    return "circuit half-open in the router" if opinion.breaker is Breaker.HALF_OPEN else ""
+
+
+def _age(now: float, at: float | None) -> float | None:
+    return max(0.0, now - at) if at is not None else None
+
+
+def _middle(distribution: Distribution | None) -> float | None:
+    """p50 for a trend; the mean where p50 lies below the first bound. None, a gap, if nothing finished."""
+    middle = distribution.quantile(0.5) if distribution is not None else None
+    if middle is None or distribution is None:
+        return None
+    return distribution.mean if middle.below is not None else middle.value
