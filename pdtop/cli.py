@@ -19,6 +19,7 @@ from pdtop import __version__
 if TYPE_CHECKING:
     from pdtop.cluster.launch import Watched
     from pdtop.cluster.model import Snapshot
+    from pdtop.simulator.scenarios import Scenario
 
 
 class Exit(IntEnum):
@@ -199,10 +200,10 @@ def demo(
         decode=decode,
         rate=rate,
         seed=seed,
-        scenario=scenario,
+        scenario=_scenario(scenario),
         headless=headless,
         duration=duration,
-        dir=directory,
+        directory=directory,
         open_console=lambda path: _open_console(_watched([str(path)], None, None, None)),
     )
     raise typer.Exit(code)
@@ -261,6 +262,17 @@ def config_init(
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}")
     typer.echo(f"wrote {path}; next: edit the workers, then pdtop {path}", err=True)
+
+
+def _scenario(name: str) -> Scenario:
+    from typing import get_args
+
+    from pdtop.simulator.scenarios import Scenario
+
+    known: dict[str, Scenario] = {scenario: scenario for scenario in get_args(Scenario)}
+    if name not in known:
+        fail(f"there is no scenario {name!r}; there are: {', '.join(known)}")
+    return known[name]
 
 
 def _narrate(text: str) -> None:

@@ -86,15 +86,14 @@ def watch_file(path: Path) -> Watched:
     loaded = load(path)
     if loaded.config is None:
         raise LaunchError(report(loaded))
-    return Watched(targets_of(loaded), loaded)
+    return Watched(targets_of(loaded.config, path), loaded)
 
 
-def targets_of(loaded: Loaded) -> Targets:
-    """Targets of a loaded file without errors; the cluster is called after the file's folder or name."""
-    assert loaded.config is not None
-    path = loaded.path.absolute()
+def targets_of(config: Config, path: Path) -> Targets:
+    """Targets of a config that was read from ``path``; the cluster is called after the file or its folder."""
+    path = path.absolute()
     name = path.stem if path.stem != "config" else path.parent.name or "cluster"
-    return from_config(loaded.config, cluster=name, folder=path.parent)
+    return from_config(config, cluster=name, folder=path.parent)
 
 
 def default_config(environ: Mapping[str, str]) -> Path | None:
@@ -138,8 +137,8 @@ def console_settings(config: Config | None, *, theme: str | None, mouse: bool) -
         settings["keymap"] = config.key_bindings
         chosen = {"prefill": console.columns.prefill, "decode": console.columns.decode}
         settings["columns"] = {pool: tuple(columns) for pool, columns in chosen.items() if columns}
-        given = console.levels.model_dump(exclude_unset=True, exclude_none=True)
-        settings["levels"] = {name: (level.get("warn"), level.get("crit")) for name, level in given.items()}
+        levels = console.levels.model_dump()
+        settings["levels"] = {name: (level["warn"], level["crit"]) for name, level in levels.items()}
     return settings
 
 
