@@ -198,7 +198,7 @@ def _splices(layout: Layout, document: Document, one: Edit) -> list[Splice]:
             return remove_key(layout, one.path)
         case "remove":
             return remove_item(layout, _array(node, one), _index_of(_items(document, one.path), one))
-        case "append" if node is not None:
+        case "append" if one.path in layout.key_offsets:
             array = _array(node, one)
             like = layout.text[array.items[-1].node.start :] if array.items else None
             item = one.spelling or toml_text(one.value, like)

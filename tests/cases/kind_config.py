@@ -427,7 +427,8 @@ def longest_error(samples: Sequence[Sample]) -> float:
 
 
 def _is_default(active: Loaded) -> bool:
-    return active.config is None or not active.document or active.config == Config()
+    """What is in force comes from no file."""
+    return active.config is None or not active.document
 
 
 def _active_value(active: Loaded, name: str) -> object:
