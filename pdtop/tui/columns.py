@@ -32,6 +32,10 @@ class Column:
     align: Align = "right"
     stretch: bool = False
 
+    def title_in(self, width: int) -> str:
+        """The title in at most ``width`` cells: whole, or its first word."""
+        return self.title if len(self.title) <= width else text.fit(self.title.split()[0], width).rstrip()
+
     def cell(self, worker: Worker, view: PoolView) -> Line:
         """The runs of one cell, exactly ``width`` cells wide."""
         return pad(self.make(worker, view, self.width), self.width, self.align)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pdtop.cluster.model import READABLE, Finding, Latency, Pool, Role, Router, Severity, Snapshot
 from pdtop.tui import text
-from pdtop.tui.judge import by_target
+from pdtop.tui.judge import by_level, by_target
 from pdtop.tui.lines import line_width
 from pdtop.tui.options import ConsoleOptions
 from pdtop.tui.tones import SEVERITY_ORDER, SYMBOLS, TONES, Line, Run, Tone
@@ -51,40 +51,75 @@ def join(parts: list[Line], gap: str = "   ") -> Line:
 
 
 def top_line(snapshot: Snapshot, status: Status, options: ConsoleOptions, width: int) -> Line:
-    """Cluster, engine, P:D usable, headline latencies, goodput; at the right live or paused, age and mode."""
-    narrow = width < NARROW
-    cluster = text.clean(snapshot.cluster, 24 if narrow else 40)
-    left = [
-        ((" " + cluster, Tone.STRONG),),
-        _engine(snapshot.routers, narrow),
-        _ratio(snapshot),
-    ]
-    if narrow:
-        left += [_p99("TTFT", snapshot.ttft, _target(snapshot, "ttft")),
-                 _p99("TPOT", snapshot.tpot, _target(snapshot, "tpot"))]  # fmt: skip
-    else:
-        left += [_p50_p99("TTFT", snapshot.ttft, _target(snapshot, "ttft")),
-                 _p50_p99("TPOT", snapshot.tpot, _target(snapshot, "tpot"))]  # fmt: skip
-    left.append(_goodput(snapshot, narrow))
-    return spread(join(left, "  " if narrow else "   "), _right(status, options, cluster, narrow), width)
+    """Cluster, engine, P:D usable, headline latencies, goodput; at the right live or paused, age and mode.
+
+    The fullest form that fits ``width`` is taken.
+    """
+    cluster = text.clean(snapshot.cluster, 24 if width < NARROW else 40)
+    for form in FORMS:
+        left = join(
+            [
+                ((" " + cluster, Tone.STRONG),),
+                _engine(snapshot.routers, form),
+                _ratio(snapshot),
+                _headline("TTFT", snapshot.ttft, _target(snapshot, "ttft"), form),
+                _headline("TPOT", snapshot.tpot, _target(snapshot, "tpot"), form),
+                _goodput(snapshot, form),
+            ],
+            form.gap,
+        )
+        right = _right(status, options, cluster, form)
+        if line_width(left) + line_width(right) < width:
+            break
+    return spread(left, right, width)
 
 
-def _engine(routers: tuple[Router, ...], narrow: bool) -> Line:
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How much the top line and the pool lines say."""
+
+    gap: str = "   "
+    version: bool = True
+    words: bool = True  # "ready", "goodput", "ago"
+    source: bool = True
+    p50: bool = True
+    interval: bool = True
+    kv: bool = True  # pool lines: mean KV use
+    parts: bool = True  # pool lines: the names of the backlog's parts
+    policy: bool = True
+
+
+#: From the fullest to the leanest; each leaves out what the one before it did, and something more.
+FORMS = (
+    Form(),
+    Form(interval=False),
+    Form(interval=False, kv=False),
+    Form(interval=False, kv=False, gap="  "),
+    Form(interval=False, kv=False, gap="  ", words=False),
+    Form(interval=False, kv=False, gap="  ", words=False, version=False, parts=False),
+    Form(interval=False, kv=False, gap="  ", words=False, version=False, parts=False, p50=False),
+    Form(interval=False, kv=False, gap="  ", words=False, version=False, parts=False, p50=False, source=False),
+    Form(interval=False, kv=False, gap=" ", words=False, version=False, parts=False, p50=False, source=False,
+         policy=False),
+)  # fmt: skip
+
+
+def _engine(routers: tuple[Router, ...], form: Form) -> Line:
     if not routers:
         return (("no router", Tone.MUTED),)
     worst = min(routers, key=lambda r: (r.ready is True, r.state in READABLE))
-    name = worst.engine if narrow or not worst.version else f"{worst.engine} {worst.version}"
+    name = worst.engine if not form.version or not worst.version else f"{worst.engine} {worst.version}"
     name = text.clean(name, 24)
     if len(routers) > 1:
         name += f" ×{len(routers)}"
     if worst.state is not None and worst.state not in READABLE:
-        sign: Run = ("✖", Tone.CRITICAL) if narrow else (f"✖ {worst.state.value}", Tone.CRITICAL)
+        sign: Run = (f"✖ {worst.state.value}" if form.words else "✖", Tone.CRITICAL)
     elif worst.ready is None:
         sign = ("?", Tone.MUTED)
     elif worst.ready:
-        sign = ("●" if narrow else "● ready", Tone.OK)
+        sign = ("● ready" if form.words else "●", Tone.OK)
     else:
-        sign = ("✖ not ready", Tone.CRITICAL)
+        sign = ("✖ not ready" if form.words else "✖", Tone.CRITICAL)
     return ((name + " ", Tone.TEXT), sign)
 
 
@@ -106,39 +141,37 @@ def _target(snapshot: Snapshot, which: str) -> float | None:
     return goodput.ttft_target_s if which == "ttft" else goodput.tpot_target_s
 
 
-def _p99(label: str, latency: Latency | None, target_s: float | None) -> Line:
-    p99 = text.p(latency.distribution if latency else None, 0.99)
+def _headline(label: str, latency: Latency | None, target_s: float | None, form: Form) -> Line:
+    distribution = latency.distribution if latency else None
+    p50, p99 = text.p(distribution, 0.5), text.p(distribution, 0.99)
     tone = by_target(p99.value if p99 else None, target_s, (None, None))
-    return ((f"{label} p99 ", Tone.MUTED), (text.quantile(p99), Tone.STRONG if tone is Tone.TEXT else tone))
-
-
-def _p50_p99(label: str, latency: Latency | None, target_s: float | None) -> Line:
-    p50 = text.p(latency.distribution if latency else None, 0.5)
-    line: Line = ((f"{label} p50 ", Tone.MUTED), (text.quantile(p50), Tone.STRONG), *_p99(" ", latency, target_s))
-    if latency is not None and latency.source:
+    high: Run = (text.quantile(p99), Tone.STRONG if tone is Tone.TEXT else tone)
+    line: Line
+    if form.p50:
+        line = ((f"{label} p50 ", Tone.MUTED), (text.quantile(p50), Tone.STRONG), (" p99 ", Tone.MUTED), high)
+    else:
+        line = ((f"{label} p99 ", Tone.MUTED), high)
+    if form.source and label == "TTFT" and latency is not None:
         line = (*line, (f" {latency.source}", Tone.MUTED))
     return line
 
 
-def _goodput(snapshot: Snapshot, narrow: bool) -> Line:
+def _goodput(snapshot: Snapshot, form: Form) -> Line:
     if snapshot.goodput is None:
         return ()
     worst = snapshot.goodput.worst
-    label = "" if narrow else "goodput "
-    return ((label, Tone.MUTED), (text.percent1(worst), Tone.MUTED if worst is None else Tone.STRONG))
+    value: Run = (text.percent1(worst), Tone.MUTED if worst is None else Tone.STRONG)
+    return (value,) if not form.p50 else (("goodput " if form.words else "good ", Tone.MUTED), value)
 
 
-def _right(status: Status, options: ConsoleOptions, cluster: str, narrow: bool) -> Line:
+def _right(status: Status, options: ConsoleOptions, cluster: str, form: Form) -> Line:
     runs: list[Run] = []
     if status.paused_s is not None:
         runs.append((f" PAUSED {text.age(status.paused_s)} ", Tone.PAUSED))
     else:
-        warn, crit = options.level("age_s")
-        words = "no data" if status.age_s is None else text.age(status.age_s) + ("" if narrow else " ago")
-        late = status.age_s is not None and warn is not None and status.age_s >= warn
-        very = late and crit is not None and status.age_s is not None and status.age_s >= crit
-        runs.append((words, Tone.CRITICAL if very else Tone.WARNING if late else Tone.MUTED))
-        if not narrow:
+        words = "no data" if status.age_s is None else text.age(status.age_s) + (" ago" if form.words else "")
+        runs.append((words, by_level(status.age_s, options.level("age_s"), Tone.MUTED)))
+        if form.interval:
             runs.append((f" every {text.interval(status.interval_s)}", Tone.MUTED))
     if status.read_only:
         runs += [(" ▏", Tone.MUTED), ("READ-ONLY ", Tone.READ_ONLY)]
@@ -223,33 +256,46 @@ def findings_strip(snapshot: Snapshot, height: int, width: int) -> list[Line]:
 
 def pool_line(pool: Pool, width: int) -> Line:
     """One pool in one line: usable, running, backlog with its parts, rates, policy."""
-    narrow = width < NARROW
+    for form in FORMS:
+        line = join(_pool_parts(pool, form, width < NARROW), form.gap)
+        if line_width(line) <= width:
+            return line
+    return clip(line, width)
+
+
+def _pool_parts(pool: Pool, form: Form, narrow: bool) -> list[Line]:
     prefill = pool.role is Role.PREFILL
     letter, name = ("P", "PREFILL") if prefill else ("D", "DECODE")
-    tone = Tone.PREFILL if prefill else Tone.DECODE
     parts: list[Line] = [
-        ((f" {letter if narrow else name} ", tone), _usable(pool, narrow)),
+        ((f" {letter if narrow else name} ", Tone.PREFILL if prefill else Tone.DECODE), _usable(pool, form)),
         _labelled("run" if narrow else "running", text.count(pool.running), pool.running_unknown > 0),
-        _backlog(pool, narrow),
+        _backlog(pool, form),
     ]
     if prefill:
         parts.append(_labelled("infl" if narrow else "inflight", text.count(pool.inflight)))
-    if not narrow:
+    if form.kv:
         parts.append(_labelled("KV", text.percent(pool.kv_use)))
-    parts.append(((text.si(pool.tokens_per_s), Tone.TEXT), (" tok/s", Tone.MUTED)))
+    parts.append(_rate(pool.tokens_per_s))
     if pool.draining:
         parts.append(((f"{pool.draining} draining", Tone.INFO),))
-    if pool.policy:
+    if pool.policy and form.policy:
         parts.append(((text.clean(pool.policy, 40), Tone.MUTED),))
-    return clip(join(parts, "  " if narrow else "   "), width)
+    return parts
 
 
-def _usable(pool: Pool, narrow: bool) -> Run:
-    words = f"{pool.usable}/{pool.total}" + ("" if narrow else " usable")
+def _rate(tokens_per_s: float | None) -> Line:
+    words = text.si(tokens_per_s)
+    return ((words, Tone.MUTED if tokens_per_s is None else Tone.TEXT), (" tok/s", Tone.MUTED))
+
+
+def _usable(pool: Pool, form: Form) -> Run:
+    words = f"{pool.usable}/{pool.total}" + (" usable" if form.words else "")
     if pool.usable_unknown:
-        words += f" ({pool.usable_unknown}?)"
+        words = f"?/{pool.total}" if pool.usable_unknown == pool.total else f"≥{words}"
     if pool.total and not pool.usable and not pool.usable_unknown:
         return f"✖ {words}", Tone.CRITICAL
+    if pool.usable_unknown:
+        return words, Tone.MUTED
     return words, Tone.STRONG if pool.usable == pool.total else Tone.WARNING
 
 
@@ -259,11 +305,11 @@ def _labelled(label: str, value: str, lower_bound: bool = False) -> Line:
     return ((f"{label} ", Tone.MUTED), (("≥" if lower_bound else "") + value, Tone.TEXT))
 
 
-def _backlog(pool: Pool, narrow: bool) -> Line:
+def _backlog(pool: Pool, form: Form) -> Line:
     backlog = pool.backlog
     line = _labelled("backlog", text.count(backlog.total), backlog.lower_bound)
     if backlog.total is None or not backlog.parts:
         return line
     known = {name: "?" if v is None else text.count(v) for name, v in backlog.parts.items()}
-    words = "+".join(known.values()) if narrow else " · ".join(f"{n} {v}" for n, v in known.items())
+    words = " · ".join(f"{n} {v}" for n, v in known.items()) if form.parts else "+".join(known.values())
     return (*line, (f" ({words})", Tone.MUTED))

@@ -43,7 +43,7 @@ def _cells(line: Line) -> list[tuple[str, Tone]]:
 
 
 def to_strip(line: Line, palette: Palette, width: int, base: Style | None = None) -> Strip:
-    """``line`` as a strip of exactly ``width`` cells; ``base`` lies under every run."""
+    """``line`` as a strip of exactly ``width`` cells; ``base`` (with a background) lies under every run."""
     under = base or Style.null()
     segments = [Segment(words, under + palette[tone]) for words, tone in line if words]
     return Strip(segments).adjust_cell_length(width, under + palette[Tone.TEXT]).crop(0, width)

@@ -25,7 +25,6 @@ PLAIN: Mapping[Tone, str] = {
     Tone.TREND: "",
     Tone.BAR: "",
     Tone.CURSOR: "reverse",
-    Tone.CURSOR_IDLE: "underline",
     Tone.MARK: "bold",
     Tone.HEADER: "bold",
     Tone.KEY: "bold",

@@ -24,8 +24,7 @@ class Tone(StrEnum):
     DECODE = "decode"
     TREND = "trend"
     BAR = "bar"
-    CURSOR = "cursor"  # the row under the cursor, table has the focus
-    CURSOR_IDLE = "cursor-idle"  # the same without focus
+    CURSOR = "cursor"  # the row under the cursor
     MARK = "mark"  # the sign of a marked row
     HEADER = "header"  # the top line
     KEY = "key"  # a key in the footer

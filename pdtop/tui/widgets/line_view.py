@@ -46,5 +46,5 @@ class LineView(Widget):
     def render_line(self, y: int) -> Strip:
         line = self._lines[y] if y < len(self._lines) else ()
         palette = self._look.palette
-        base = palette[self._ground] if self._ground else Style.null()
+        base = self.rich_style + (palette[self._ground] if self._ground else Style.null())
         return to_strip(line, palette, self.size.width, base)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
@@ -191,8 +190,7 @@ class WorkerTable(ScrollView, can_focus=True):
         for column in self._visible_columns():
             sorting = self.sort.column is not None and self.sort.column.id == column.id
             arrow = ("▾" if self.sort.largest_first else "▴") if sorting else ""
-            title = text.fit(text.fit(column.title, min(len(column.title), column.width - len(arrow))) + arrow,
-                             column.width, column.align)  # fmt: skip
+            title = text.fit(column.title_in(column.width - len(arrow)) + arrow, column.width, column.align)
             runs += [(title, Tone.SORTED if sorting else Tone.COLUMN), (" ", Tone.COLUMN)]
         if self._first_column:
             runs[0] = ("◂ ", Tone.COLUMN)
@@ -203,9 +201,8 @@ class WorkerTable(ScrollView, can_focus=True):
         return line
 
     def _row(self, worker: Worker, view: PoolView) -> Line:
-        at_cursor = worker.key == self.cursor_key
         gone = worker is self._ghost
-        sign = "▌" if at_cursor else " "
+        sign = "▌" if self._is_cursor(worker) else " "
         mark = "●" if worker.key in self.marked else " "
         runs: list[tuple[str, Tone]] = [(sign, Tone.STRONG), (mark, Tone.MARK)]
         age_shown = False
@@ -227,11 +224,15 @@ class WorkerTable(ScrollView, can_focus=True):
         line = self._line(y)
         self._painted[y] = line
         palette = self._look.palette
-        base = Style.null()
+        base = self.rich_style
         row = y - 1 + self.scroll_offset.y
-        if y > 0 and row < len(self._rows) and self._rows[row].key == self.cursor_key:
-            base = palette[Tone.CURSOR if self.has_focus else Tone.CURSOR_IDLE]
+        if y > 0 and row < len(self._rows) and self._is_cursor(self._rows[row]):
+            base += palette[Tone.CURSOR]
         return to_strip(line, palette, self.size.width, base)
+
+    def _is_cursor(self, worker: Worker) -> bool:
+        """Of the pools' tables only the one with the focus shows its cursor: there is one cursor."""
+        return self.has_focus and worker.key == self.cursor_key
 
     # Cursor ------------------------------------------------------------------------------------------
 
