@@ -1,9 +1,7 @@
 """The one place that dials: one HTTP exchange with limits on time and size, as a value.
 
 Nothing that a network or a server does raises here: a failure is an :class:`Answer` with ``failure`` and
-``detail`` set. CPU a GET over 180 KB pages of 256 workers: aiohttp 0.17 ms, the same through the
-httpx-aiohttp transport 0.26, through an httpx client on it 0.48, native httpx 1.13, this module 0.18
-(``benchmarks/http_client.py``).
+``detail`` set. Figures beside those of client libraries: ``benchmarks/http_client.py``.
 """
 
 from __future__ import annotations
@@ -11,21 +9,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import ssl
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urljoin
-
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
+from urllib.parse import quote, urljoin, urlsplit
 
 from pdtop import __version__
-from pdtop.cluster.address import Address, AddressError
+from pdtop.cluster.address import Address
 from pdtop.cluster.model import State
 from pdtop.cluster.readings import Answer
+from pdtop.cluster.wire import Connection, Incoming, NotHttpError, TooLargeError
 
 MAX_BODY_BYTES = 16 * 2**20
 MAX_REDIRECTS = 3
@@ -34,8 +30,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Headers that anything here looks at. Others, cookies among them, do not leave this module.
 _KEPT_HEADERS = ("content-type", "content-encoding", "allow", "retry-after", "server", "www-authenticate")
-_NO_TIMERS = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
-_MAX_PREPARED = 4096
+_MAX_HEADS = 4096
+_URL_SAFE = "/%?&=:@!$'()*+,;~"
 
 
 class KeyRefusedError(ValueError):
@@ -92,11 +88,11 @@ class Dialler:
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self._ca_file = ca_file
-        self._connect_to = dict(connect_to or {})
+        self._connect_to = {key: Address.parse(value) for key, value in (connect_to or {}).items()}
         self._max_body = max_body_bytes
-        self._session: aiohttp.ClientSession | None = None
         self._tls: ssl.SSLContext | None = None
-        self._prepared: dict[tuple[Address, str, BearerKey | None], _Prepared] = {}
+        self._idle: dict[tuple[str, str, int], list[Connection]] = {}  # by origin, last used last
+        self._heads: dict[tuple[str, Address, str, BearerKey | None], bytes] = {}
 
     async def __aenter__(self) -> Dialler:
         return self
@@ -104,13 +100,14 @@ class Dialler:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        self.close()
 
-    async def aclose(self) -> None:
-        """Close all connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+    def close(self) -> None:
+        """Close all connections that wait for use."""
+        idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.abort()
 
     async def get(
         self, address: Address, path: str, *, timeout_s: float = TIMEOUT_S, key: BearerKey | None = None
@@ -129,104 +126,113 @@ class Dialler:
         content: bytes | None = None,
     ) -> Answer:
         """One exchange; ``content`` is sent as JSON. Only a GET follows redirects, to the same origin."""
-        exchange = _Exchange(asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        hops = _Hops(Incoming(self._max_body))
+        failure: tuple[State, str] | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                await self._follow(exchange, method, address, path, key, content)
+                failure = await self._follow(hops, method, address, path, key, content)
         except TimeoutError:
-            came = f" ({exchange.size} bytes came)" if exchange.status is not None else ""
-            exchange.fail(State.TIMEOUT, f"no complete answer within {timeout_s:g} s{came}")
-        except aiohttp.ClientPayloadError:
-            exchange.fail(State.PARTIAL, f"the connection ended early, after {exchange.size} bytes")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            exchange.fail(*_in_words(error))
-        return exchange.answer(asyncio.get_running_loop().time(), self._max_body)
+            came = f" ({hops.incoming.size} bytes came)" if hops.incoming.status is not None else ""
+            failure = State.TIMEOUT, f"no complete answer within {timeout_s:g} s{came}"
+        except TooLargeError:
+            failure = State.PARTIAL, f"larger than {_mib(self._max_body)}; the rest was not read"
+        except (OSError, NotHttpError, CaFileError) as error:
+            if hops.incoming.status is not None and isinstance(error, OSError):
+                failure = State.PARTIAL, f"the connection ended early, after {hops.incoming.size} bytes"
+            else:
+                failure = _in_words(error)
+        return _answer(hops.incoming, began, loop.time(), failure, self._max_body)
 
     async def _follow(
         self,
-        exchange: _Exchange,
+        hops: _Hops,
         method: str,
         address: Address,
         path: str,
         key: BearerKey | None,
         content: bytes | None,
-    ) -> None:
+    ) -> tuple[State, str] | None:
         seen = {path}
         while True:
-            location = await self._once(exchange, method, address, path, key, content)
-            if location is None:
-                return
-            target = _same_origin_path(address, path, location)
+            incoming = await self._once(hops, method, address, path, key, content)
+            location = incoming.headers.get("location")
+            if incoming.status not in _REDIRECTS or location is None:
+                return None
             if method != "GET":
-                exchange.fail(State.REDIRECT, f"{exchange.status} in answer to a {method}; not followed")
-            elif target is None:
-                exchange.fail(State.REDIRECT, f"{exchange.status} to {_place(location)}; not followed")
-            elif target in seen or len(seen) > MAX_REDIRECTS:
-                exchange.fail(State.REDIRECT, f"{exchange.status} in a circle, last to {_place(location)}")
-            if exchange.failure is not None or target is None:
-                return
+                return State.REDIRECT, f"{incoming.status} in answer to a {method}; not followed"
+            target = _same_origin_path(address, path, location)
+            if target is None:
+                return State.REDIRECT, f"{incoming.status} to {_place(location)}; not followed"
+            if target in seen or len(seen) > MAX_REDIRECTS:
+                return State.REDIRECT, f"{incoming.status} in a circle, last to {_place(location)}"
             seen.add(target)
             path = target
 
     async def _once(
         self,
-        exchange: _Exchange,
+        hops: _Hops,
         method: str,
         address: Address,
         path: str,
         key: BearerKey | None,
         content: bytes | None,
-    ) -> str | None:
-        """One request; reads the body into ``exchange``. Returns the place that a redirect names."""
-        prepared = self._prepare(address, path, key)
-        headers = prepared.headers
+    ) -> Incoming:
+        """One request. A connection from the idle ones that turns out to be closed is replaced."""
+        request = self._head(method, address, path, key)
         if content is not None:
-            headers = CIMultiDict(headers)
-            headers["content-type"] = "application/json"
-        async with self._open_session().request(
-            method,
-            prepared.url,
-            headers=headers,
-            data=content,
-            allow_redirects=False,
-            server_hostname=prepared.server_name,
-            ssl=self._tls_context() if address.scheme == "https" else True,
-        ) as response:
-            exchange.begin(response)
-            if response.status in _REDIRECTS and "location" in response.headers:
-                response.close()  # nobody needs the page that says "moved"
-                return response.headers["location"]
-            chunks, size, limit = exchange.chunks, 0, self._max_body
-            while chunk := await response.content.readany():
-                chunks.append(chunk)
-                size += len(chunk)
-                exchange.size = size
-                if size > limit:
-                    exchange.fail(State.PARTIAL, f"larger than {_mib(limit)}; the rest was not read")
-                    response.close()
-                    break
+            request += (
+                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(content) + content
+            )
+        else:
+            request += b"\r\n"
+        while True:
+            incoming = hops.incoming = Incoming(self._max_body)
+            connection = self._waiting(address) if method == "GET" else None
+            reused = connection is not None
+            if connection is None:
+                connection = await self._connect(address)
+            try:
+                await connection.exchange(request, incoming)
+            except OSError:
+                if reused and incoming.untouched:
+                    continue
+                raise
+            if connection.open:
+                self._idle.setdefault(address.origin, []).append(connection)
+            return incoming
+
+    def _waiting(self, address: Address) -> Connection | None:
+        connections = self._idle.get(address.origin)
+        while connections:
+            connection = connections.pop()
+            if connection.open:
+                return connection
         return None
 
-    def _prepare(self, address: Address, path: str, key: BearerKey | None) -> _Prepared:
-        prepared = self._prepared.get((address, path, key))
-        if prepared is None:
-            if len(self._prepared) >= _MAX_PREPARED:  # redirects to ever new paths
-                self._prepared.clear()
-            prepared = _Prepared(address, path, key, self._connect_to.get(address.netloc))
-            self._prepared[address, path, key] = prepared
-        return prepared
+    async def _connect(self, address: Address) -> Connection:
+        place = self._connect_to.get(address.netloc, address)
+        tls = address.scheme == "https"
+        _, connection = await asyncio.get_running_loop().create_connection(
+            Connection,
+            place.host,
+            place.port,
+            ssl=self._tls_context() if tls else None,
+            server_hostname=address.host if tls else None,
+            ssl_shutdown_timeout=1.0 if tls else None,
+            happy_eyeballs_delay=0.25,
+        )
+        return connection
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,  # done here, where the size can be limited
-                timeout=_NO_TIMERS,  # one timer around the whole exchange instead
-                read_bufsize=2**18,
-                trust_env=False,
-            )
-        return self._session
+    def _head(self, method: str, address: Address, path: str, key: BearerKey | None) -> bytes:
+        """Request line and headers, all but the last line; the same at every poll, so made once."""
+        head = self._heads.get((method, address, path, key))
+        if head is None:
+            if len(self._heads) >= _MAX_HEADS:  # redirects to ever new paths
+                self._heads.clear()
+            head = self._heads[method, address, path, key] = _head(method, address, path, key)
+        return head
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -245,65 +251,53 @@ class CaFileError(ValueError):
     """The CA file cannot be used."""
 
 
-class _Prepared:
-    """What is the same every time a path is asked for."""
+class _Hops:
+    """The answer now on its way: what has come of it is told even if time runs out."""
 
-    __slots__ = ("headers", "server_name", "url")
+    __slots__ = ("incoming",)
 
-    def __init__(self, address: Address, path: str, key: BearerKey | None, connect_to: str | None) -> None:
-        place = f"{address.scheme}://{connect_to or address.netloc}"
-        self.url = URL(place + address.path + path, encoded=True)
-        self.server_name = address.host if connect_to and address.scheme == "https" else None
-        # A worker packs its page in the process that also serves tokens; over loopback that buys nothing.
-        encoding = "identity" if address.is_loopback else "gzip"
-        self.headers = CIMultiDict(
-            {"host": address.host_header, "accept-encoding": encoding, "user-agent": f"pdtop/{__version__}"}
-        )
-        authorization = address.authorization or (key.authorization if key else None)
-        if authorization is not None:
-            self.headers["authorization"] = authorization
+    def __init__(self, incoming: Incoming) -> None:
+        self.incoming = incoming
 
 
-class _Exchange:
-    """What is known so far of one exchange; becomes an :class:`Answer` however it ends."""
+def _head(method: str, address: Address, path: str, key: BearerKey | None) -> bytes:
+    # A worker packs its page in the process that also serves tokens; over loopback that buys nothing.
+    encoding = "identity" if address.is_loopback else "gzip"
+    lines = [
+        f"{method} {quote(address.path + path, safe=_URL_SAFE)} HTTP/1.1",
+        f"Host: {address.host_header}",
+        f"User-Agent: pdtop/{__version__}",
+        "Accept: */*",
+        f"Accept-Encoding: {encoding}",
+    ]
+    authorization = address.authorization or (key.authorization if key else None)
+    if authorization is not None:
+        lines.append(f"Authorization: {authorization}")
+    return "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
-    __slots__ = ("began", "chunks", "detail", "failure", "headers", "size", "status")
 
-    def __init__(self, began: float) -> None:
-        self.began = began
-        self.status: int | None = None
-        self.headers: dict[str, str] = {}
-        self.chunks: list[bytes] = []
-        self.size = 0
-        self.failure: State | None = None
-        self.detail = ""
-
-    def begin(self, response: aiohttp.ClientResponse) -> None:
-        self.status = response.status
-        self.headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
-
-    def fail(self, failure: State, detail: str) -> None:
-        self.failure, self.detail = failure, detail
-
-    def answer(self, now: float, max_body: int) -> Answer:
-        body = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
-        body = body[:max_body]
-        if body.startswith(_GZIP_MAGIC):  # by its bytes: proxies unpack and leave the header, or drop it
-            body, problem = gunzip(body, max_body)
-            if problem and self.failure is None:
-                self.fail(State.PARTIAL, problem)
-        elif self.headers.get("content-encoding", "identity").lower() not in ("identity", "gzip", ""):
-            self.fail(State.HTTP_ERROR, "the answer is packed in a way that was not asked for")
-        return Answer(
-            at=now,
-            seconds=now - self.began,
-            status=self.status,
-            headers=self.headers,
-            body=body,
-            truncated=self.failure is State.PARTIAL or (self.failure is State.TIMEOUT and self.size > 0),
-            failure=self.failure,
-            detail=self.detail,
-        )
+def _answer(
+    incoming: Incoming, began: float, now: float, failure: tuple[State, str] | None, max_body: int
+) -> Answer:
+    body = incoming.chunks[0] if len(incoming.chunks) == 1 else b"".join(incoming.chunks)
+    body = body[:max_body]
+    if body.startswith(_GZIP_MAGIC):  # by its bytes: proxies unpack and leave the header, or drop it
+        body, problem = gunzip(body, max_body)
+        if problem and failure is None:
+            failure = State.PARTIAL, problem
+    elif incoming.headers.get("content-encoding", "identity").lower() not in ("identity", "gzip", ""):
+        failure = failure or (State.HTTP_ERROR, "the answer is packed in a way that was not asked for")
+    state, detail = failure or (None, "")
+    return Answer(
+        at=now,
+        seconds=now - began,
+        status=incoming.status,
+        headers={name: incoming.headers[name] for name in _KEPT_HEADERS if name in incoming.headers},
+        body=body,
+        truncated=state is State.PARTIAL or (state is State.TIMEOUT and incoming.size > 0),
+        failure=state,
+        detail=detail,
+    )
 
 
 def gunzip(packed: bytes, limit: int) -> tuple[bytes, str]:
@@ -332,17 +326,14 @@ def _mib(size: int) -> str:
 
 def _same_origin_path(address: Address, path: str, location: str) -> str | None:
     """Path under the address's base that a redirect leads to; None if it leads to another origin."""
-    place, mark, query = urljoin(address.base_url + path, location).partition("?")
     try:
-        target = Address.parse(place.partition("#")[0])
-    except AddressError:
+        parts = urlsplit(urljoin(address.base_url + path, location))
+        target = Address.parse(f"{parts.scheme}://{parts.netloc}")
+    except ValueError:
         return None
-    if target.origin != address.origin:
+    if target.origin != address.origin or not parts.path.startswith(address.path):
         return None
-    full = URL(place).raw_path
-    if not full.startswith(address.path):
-        return None
-    return full.removeprefix(address.path) + mark + query.partition("#")[0]
+    return parts.path.removeprefix(address.path) + (f"?{parts.query}" if parts.query else "")
 
 
 def _place(location: str) -> str:
@@ -356,34 +347,31 @@ def _place(location: str) -> str:
 
 
 def _in_words(error: Exception) -> tuple[State, str]:
-    """Which state a failed exchange is, and why. The texts are ours: a library's may quote the server."""
+    """Which state a failed exchange is, and why. The texts are ours and quote nothing that was received."""
     match error:
         case CaFileError():
             return State.TLS, str(error)
-        case aiohttp.ClientConnectorCertificateError():
-            cause = error.certificate_error
-            reason = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else "refused"
-            return State.TLS, f"certificate not trusted: {reason}"
-        case aiohttp.ClientConnectorSSLError():
-            return State.TLS, _handshake_in_words(error)
-        case aiohttp.ClientConnectorDNSError():
-            return State.REFUSED, "the host name is not known"
-        case aiohttp.ServerDisconnectedError():
-            return State.REFUSED, "the connection was closed without an answer"
+        case NotHttpError():
+            return State.HTTP_ERROR, str(error)
+        case ssl.SSLCertVerificationError():
+            return State.TLS, f"certificate not trusted: {error.verify_message}"
         case ssl.SSLError():
-            return State.TLS, "the TLS connection broke"
+            return State.TLS, _handshake_in_words(error)
+        case socket.gaierror():
+            return State.REFUSED, "the host name is not known"
+        case ConnectionAbortedError():
+            return State.REFUSED, "the connection was closed without an answer"
         case OSError():
             return _os_error_in_words(error)
         case _:
-            return State.HTTP_ERROR, "the answer is not HTTP"
+            return State.HTTP_ERROR, "the request cannot be made"
 
 
-def _handshake_in_words(error: aiohttp.ClientConnectorSSLError) -> str:
-    cause = error.os_error
-    reason = getattr(cause, "reason", None) or ""
+def _handshake_in_words(error: ssl.SSLError) -> str:
+    reason = error.reason or ""
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"):
         return "the port does not speak TLS; write http:// if that is meant"
-    return f"TLS handshake failed: {str(reason).replace('_', ' ').lower() or 'refused'}"
+    return f"TLS handshake failed: {reason.replace('_', ' ').lower() or 'refused'}"
 
 
 def _os_error_in_words(error: OSError) -> tuple[State, str]:

@@ -64,7 +64,6 @@ class Poller:
         self._fingerprints: dict[str, str] = {}
         self._announced: tuple[tuple[WorkerTarget, ...], tuple[str, ...]] | None = None
         self._broken: asyncio.Future[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def interval_s(self) -> float:
@@ -95,7 +94,7 @@ class Poller:
             self._pace.change(targets.settings.interval_s)
         if replace(targets.settings, interval_s=before.settings.interval_s) != before.settings:
             self._cancel_all()
-            self._close(self._dialler)
+            self._dialler.close()
             self._dialler = _dialler(targets.settings)
         if self._broken is not None:
             self._update()
@@ -112,8 +111,8 @@ class Poller:
 
     async def _stop(self) -> None:
         tasks = self._cancel_all()
-        await asyncio.gather(*tasks, *self._closing, return_exceptions=True)
-        await self._dialler.aclose()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._dialler.close()
 
     def _cancel_all(self) -> list[asyncio.Task[None]]:
         workers, routers = list(self._workers.values()), list(self._routers.values())
@@ -123,11 +122,6 @@ class Poller:
         self._routers.clear()
         _cancel(tasks)
         return tasks
-
-    def _close(self, dialler: Dialler) -> None:
-        task = self._spawn(dialler.aclose())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     def _update(self) -> None:
         """Make the running clients those that the targets and the routers' lists ask for."""
