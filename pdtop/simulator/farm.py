@@ -76,6 +76,7 @@ class Farm:
         self.decode_lanes = [Lane(w) for w in self.cluster.decode]
         self.roles = ["prefill"] * prefill + ["decode"] * (workers - prefill)
         self.requests = 0
+        self.scrapes = 0
         self.bytes = 0
         self.hung: set[int] = set()
         self._started = started
@@ -114,6 +115,7 @@ class Farm:
             case "/metrics" | "/metrics/":
                 zipped = "gzip" in request.headers.get("Accept-Encoding", "")
                 body = lane.page(zipped)
+                self.scrapes += 1
                 self.bytes += len(body)
                 headers = {"Content-Type": _METRICS_TYPE}
                 if zipped:
@@ -147,6 +149,7 @@ class Farm:
             return web.json_response(
                 {
                     "requests": self.requests,
+                    "scrapes": self.scrapes,
                     "metrics_bytes": self.bytes,
                     "cpu_s": used.ru_utime + used.ru_stime,
                     "page_bytes": {
