@@ -72,15 +72,13 @@ class Distribution:
             return None
         counts = tuple(accumulate(self.counts, max))
         rank = q * total
-        index = next((i for i, count in enumerate(counts) if count >= rank), len(counts) - 1)
+        index = next(i for i, count in enumerate(counts) if count >= rank and count > 0)
         bound = self.bounds[index]
         if bound == inf:  # with no other bucket not even a lower bound is known
             return Quantile(self.bounds[index - 1], at_least=True) if index else None
         lower_bound = self.bounds[index - 1] if index else min(0.0, bound)
         below = counts[index - 1] if index else 0.0
-        inside = counts[index] - below
-        part = (rank - below) / inside if inside > 0 else 1.0
-        value = lower_bound + (bound - lower_bound) * part
+        value = lower_bound + (bound - lower_bound) * (rank - below) / (counts[index] - below)
         return Quantile(value, below=bound if index == 0 and bound > 0 else None)
 
     def share_within(self, target: float) -> Share | None:

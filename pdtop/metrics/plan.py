@@ -84,7 +84,9 @@ def make_plan(layout: Layout) -> Plan:
         histograms=histograms,
         counters=_named_counters(layout, families),
         model_name=_first(labels, "model_name"),
-        engine_type=_engine_type(layout.series, labels),
+        # The scheduler's word first: after a role switch the tokenizer's families keep the old role.
+        engine_type=_first([one for one in labels if "tp_rank" in one], "engine_type")
+        or _first(labels, "engine_type"),
         ranks=tuple(sorted(ranks, key=_rank_order)) or ("",),
     )
 
@@ -220,9 +222,3 @@ def _rank_order(dp_rank: str) -> tuple[int, str]:
 
 def _first(labels: Iterable[Mapping[str, str]], name: str) -> str:
     return next((one[name] for one in labels if one.get(name)), "")
-
-
-def _engine_type(series: Sequence[Series], labels: Sequence[Mapping[str, str]]) -> str:
-    """The scheduler's word first: after a role switch the tokenizer's families keep the old one."""
-    scheduler = [one for it, one in zip(series, labels, strict=True) if "tp_rank" in one or not it.part]
-    return _first(scheduler, "engine_type") or _first(labels, "engine_type")

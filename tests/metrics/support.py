@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -19,11 +20,14 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 Key = tuple[str, tuple[tuple[str, str], ...], float | None]
 
 
+def body_of(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
 def pages() -> Iterator[Path]:
     """Every exposition page among the fixtures that a parser can read whole."""
-    for path in sorted(FIXTURES.rglob("*.txt")):
-        text = path.read_text()
-        if "# TYPE" in text and path.parent.name != "s11-bad-lines-inside":
+    for path in sorted((*FIXTURES.rglob("*.txt"), *FIXTURES.rglob("*.txt.gz"))):
+        if b"# TYPE" in body_of(path) and path.parent.name != "s11-bad-lines-inside":
             yield path
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from pdtop.metrics.exposition import Page, PageReader
-from tests.metrics.support import content, equal_pages, fresh_reader, oracle, pages, same, short
+from tests.metrics.support import body_of, content, equal_pages, fresh_reader, oracle, pages, same, short
 
 ALL_PAGES = list(pages())
 
 
 def test_all_fixtures_are_found() -> None:
-    assert len(ALL_PAGES) > 150
+    assert len(ALL_PAGES) > 200
 
 
 @pytest.mark.parametrize("path", ALL_PAGES, ids=short)
 def test_fixture_reads_as_prometheus_client_reads_it(path: Path) -> None:
-    body = path.read_bytes()
+    body = body_of(path)
     expected, names, repeated = oracle(body.decode())
     reader = PageReader(names)
     cold = reader.read(body)
