@@ -285,6 +285,7 @@ class Router:
     fix: str = ""
     ready: bool | None = None
     ready_reason: str = ""
+    alive: bool | None = None  # its health route answers 200; None: not asked
     metrics_state: State | None = None
     metrics_url: str | None = None
     control: bool = False  # an admin API that pdtop could use was found

@@ -157,4 +157,4 @@ class RouterMetricsReading:
     reason: str = ""
     fix: str = ""
     numbers: RouterNumbers | None = None
-    worker_pages: Mapping[str, WorkerNumbers] = field(default_factory=dict)  # aggregate page: by worker_addr
+    worker_pages: Mapping[str, WorkerNumbers] | None = None  # an aggregate page, by worker_addr

@@ -158,7 +158,7 @@ class WorkerWatch:
             derived = None  # the page's numbers are of another time than the fresh queues
         at, failed = page_at, page_at is not None and not page_good
         if self._good_loads is not None and (queued is not None or page_at is None):
-            at, failed = self._good_loads.at, queued is None
+            at, failed = self._good_loads.at, self._loads is not self._good_loads
             queued = queued or self._queues_of(self._good_loads)
         age = _age(now, frozen.since if frozen is not None else at)
         stale = frozen is not None or failed or (age is not None and age > self.stale_after_s)
@@ -232,7 +232,7 @@ class WorkerWatch:
 
     def _fresh_queues(self, now: float) -> Queues | None:
         """Out of ``/v1/loads`` if its newest answer is good and young; it is then fresher than any gauge."""
-        reading, role = self._loads, self.role
+        reading = self._loads
         if reading is None or reading.loads is None or now - reading.at > LOADS_FRESH_S:
             return None
         if not any(rank.reported for rank in reading.loads.ranks):
