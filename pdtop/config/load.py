@@ -144,7 +144,8 @@ def _syntax_problems(path: Path, decoded: Decoded, error: Exception) -> tuple[Pr
     try:
         layout = scan(decoded.text)
     except LayoutError as broken:
-        return (Problem("error", "syntax", broken.rule, str(path), broken.line, fix=broken.hint),)
+        rule = Masker()(broken.rule)
+        return (Problem("error", "syntax", rule, str(path), broken.line, fix=broken.hint),)
     if layout.duplicates:
         return tuple(_duplicate(path, twice) for twice in layout.duplicates)
     rule, line = _tomllib_words(str(error), decoded.text)

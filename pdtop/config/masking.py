@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pdtop.config.keys import Path
 
@@ -32,6 +32,8 @@ _SHAPES = re.compile(
     re.VERBOSE,
 )
 
+_ASSIGNED = re.compile(r"""(([A-Za-z][\w-]*)["']?[ \t]*[:=][ \t]*(["']))[^"'\n]+(["'])""")
+
 
 def is_secret_name(name: str) -> bool:
     """The name of a setting that holds a key itself (``api_key``, not ``api_key_env``)."""
@@ -47,14 +49,19 @@ def secret_parts(name: str, value: str) -> tuple[str, ...]:
     if name.lower().endswith("_env") and not _VARIABLE.match(value):
         return (value,)
     found = [match.group() for match in _SHAPES.finditer(value)]
-    if "://" in value and "@" in value:
-        try:
-            password = urlsplit(value).password
-        except ValueError:
-            password = None
-        if password:
-            found.append(password)
+    if "://" in value:
+        found += _secrets_of_address(value)
     return tuple(found)
+
+
+def _secrets_of_address(value: str) -> list[str]:
+    """A password before the host, and queries such as ``?api_key=...``."""
+    try:
+        parts = urlsplit(value)
+        password = [parts.password] if parts.password else []
+    except ValueError:
+        return []
+    return password + [text for name, text in parse_qsl(parts.query) if is_secret_name(name)]
 
 
 def find_secrets(document: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
@@ -74,7 +81,7 @@ def find_secrets(document: object, path: Path = ()) -> Iterator[tuple[Path, str]
 
 
 class Masker:
-    """Replaces known secrets in any text; also what looks like one without being known."""
+    """Replaces known secrets in any text; also what looks like one (``token = "..."`` in a comment)."""
 
     def __init__(self, documents: Iterable[object] = ()) -> None:
         secrets = {text for document in documents for _, text in find_secrets(document)}
@@ -84,4 +91,8 @@ class Masker:
     def __call__(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, MASK)
-        return _SHAPES.sub(MASK, text)
+        return _ASSIGNED.sub(_without_value, _SHAPES.sub(MASK, text))
+
+
+def _without_value(found: re.Match[str]) -> str:
+    return f"{found[1]}{MASK}{found[4]}" if is_secret_name(found[2]) else found[0]

@@ -39,6 +39,7 @@ def test_names_that_do_not(name: str) -> None:
         ("note", "use sk-demo-0123456789 here", "sk-demo-0123456789"),
         ("url", "http://ops:hunter2@10.0.0.1:30000", "hunter2"),
         ("header", "Bearer abcdef123456", "Bearer abcdef123456"),
+        ("url", "https://x/api?model=m&api_key=hush", "hush"),
     ],
 )
 def test_values_that_are_secrets(name: str, value: str, secret: str) -> None:
@@ -73,6 +74,20 @@ def test_a_secret_is_warned_about_and_appears_nowhere() -> None:
     changes = table_changes(good.document, {"server": {"upstream_api_key": "other-secret"}})
     assert secret not in repr(changes)
     assert "other-secret" not in repr(changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('# api_key = "Zx9-old"  # until May', f'# api_key = "{MASK}"  # until May'),
+        ("  token='x'", f"  token='{MASK}'"),
+        ('{"api_key": "x"}', f'{{"api_key": "{MASK}"}}'),
+        ('upstream_api_key_env = "KEY"', 'upstream_api_key_env = "KEY"'),
+        ('default_model_id = "m"', 'default_model_id = "m"'),
+    ],
+)
+def test_assignments_are_masked_wherever_they_stand(text: str, masked: str) -> None:
+    assert Masker()(text) == masked
 
 
 def test_settings_json(tmp_path: Path) -> None:
