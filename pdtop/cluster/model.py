@@ -346,7 +346,8 @@ class Snapshot:
     cluster: str
     at: float  # wall clock, epoch seconds
     window_s: float
-    interval_s: float
+    interval_s: float  # of polling the metrics pages
+    tick_s: float = 1.0  # between two snapshots, and so between two points of a trend
     routers: tuple[Router, ...] = ()
     prefill: Pool = field(default_factory=lambda: Pool(Role.PREFILL, 0, 0))
     decode: Pool = field(default_factory=lambda: Pool(Role.DECODE, 0, 0))

@@ -32,6 +32,7 @@ class RouterView:
     names: Mapping[str, str]  # as the router writes them
     roles: Mapping[str, Role]
     listed: frozenset[str] | None
+    policies: Mapping[Role, str]  # by which it has chosen workers of the pool, as far as its page tells
 
 
 @dataclass(slots=True)
@@ -135,7 +136,21 @@ class RouterWatch:
             {key: one.name for key, one in said.items()},
             {key: one.role for key, one in said.items() if one.role is not Role.UNKNOWN},
             listed,
+            self._policies(),
         )
+
+    @property
+    def asked(self) -> bool:
+        """Whether its main port was read at least once, however that ended."""
+        return self._main is not None
+
+    def _policies(self) -> dict[Role, str]:
+        newest = self._timeline.newest
+        counts: dict[Role, dict[str, float]] = {}
+        for (pool, policy), count in (newest.selections() if newest is not None else {}).items():
+            if policy and pool in _ROLES:
+                counts.setdefault(_ROLES[pool], {})[policy] = count
+        return {role: max(used, key=lambda policy: used[policy]) for role, used in counts.items()}
 
     def _note_breakers(self, at: float, states: Mapping[str, Breaker]) -> None:
         for key, breaker in states.items():
@@ -144,7 +159,7 @@ class RouterWatch:
                 self._breakers[key] = _Since(breaker, at)
 
     def _key(self, url: str) -> str:
-        return _key(url, self._address)
+        return key_of(url, self._address)
 
     def _good_list(self, now: float) -> RouterReading | None:
         """The worker list while it is young enough to be believed."""
@@ -292,7 +307,8 @@ def _growth(period: Period[RouterNumbers] | None) -> RouterNumbers | None:
 
 
 @lru_cache(maxsize=4096)
-def _key(url: str, router: Address | None) -> str:
+def key_of(url: str, router: Address | None) -> str:
+    """Canonical key of a worker as a router writes it."""
     address = listed_address(url, router)
     return address.key if address is not None else _bare(url)
 

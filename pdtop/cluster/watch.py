@@ -13,7 +13,9 @@ from pdtop.cluster.model import (
     Breaker,
     Health,
     Identity,
+    Latency,
     PageFacts,
+    Pool,
     Rank,
     Role,
     RouterOpinion,
@@ -24,7 +26,6 @@ from pdtop.cluster.period import Period, Span
 from pdtop.cluster.queues import Queues, queues
 from pdtop.cluster.readings import HealthReading, InfoReading, LoadsReading, MetricsReading
 from pdtop.metrics import catalogue
-from pdtop.metrics.distribution import Distribution
 from pdtop.metrics.series import Series
 from pdtop.metrics.timeline import Timeline
 from pdtop.metrics.worker_page import WorkerNumbers
@@ -103,6 +104,11 @@ class WorkerWatch:
         """A failed reading does not wipe out who the worker said it was."""
         if reading.state in READABLE or self._info is None:
             self._info = reading
+
+    @property
+    def asked(self) -> bool:
+        """Whether its metrics page was read at least once, however that ended."""
+        return self._metrics is not None
 
     @property
     def missed_polls(self) -> int:
@@ -210,21 +216,11 @@ class WorkerWatch:
             status=metrics.status if metrics is not None else None,
         )
 
-    def tick(self, worker: Worker) -> Worker:
-        """Add one point of each trend from the worker's newest view; the view with its trends."""
-        live = not worker.stale
-        points = {
-            "ttft": _middle(worker.ttft.distribution if worker.ttft else None),
-            "tpot": _middle(worker.tpot.distribution if worker.tpot else None),
-            "queue_time": _middle(worker.queue_time.distribution if worker.queue_time else None),
-            "tokens": worker.tokens_per_s,
-            "running": worker.running,
-            "backlog": worker.backlog.total,
-            "kv": worker.kv_use_worst,
-        }
+    def tick(self, worker: Worker) -> None:
+        """Add one point of each trend from the worker's newest view; old numbers leave a gap."""
+        points = trend_points(worker, worker.kv_use_worst)
         for name, series in self._series.items():
-            series.append(points[name] if live else None)
-        return replace(worker, trends=self.trends(TREND_POINTS))
+            series.append(None if worker.stale else points[name])
 
     def trends(self, points: int) -> dict[str, tuple[float | None, ...]]:
         """The newest points of every series."""
@@ -392,6 +388,19 @@ def _merged_ranks(loads: Sequence[Rank], page: Sequence[Rank]) -> tuple[Rank, ..
     return tuple(merged)
 
 
+def trend_points(view: Worker | Pool, kv_use: float | None) -> dict[str, float | None]:
+    """The newest point of every trend of a worker or pool."""
+    return {
+        "ttft": _middle(view.ttft),
+        "tpot": _middle(view.tpot),
+        "queue_time": _middle(view.queue_time),
+        "tokens": view.tokens_per_s,
+        "running": view.running,
+        "backlog": view.backlog.total,
+        "kv": kv_use,
+    }
+
+
 def _refusal(opinion: RouterOpinion) -> str:
     """Why this router sends nothing to the worker; empty if it may."""
     if not opinion.listed:
@@ -407,9 +416,9 @@ def _age(now: float, at: float | None) -> float | None:
     return max(0.0, now - at) if at is not None else None
 
 
-def _middle(distribution: Distribution | None) -> float | None:
+def _middle(latency: Latency | None) -> float | None:
     """p50 for a trend; the mean where p50 lies below the first bound. None, a gap, if nothing finished."""
-    middle = distribution.quantile(0.5) if distribution is not None else None
-    if middle is None or distribution is None:
+    middle = latency.quantile(0.5) if latency is not None else None
+    if middle is None or latency is None:
         return None
-    return distribution.mean if middle.below is not None else middle.value
+    return latency.mean if middle.below is not None else middle.value

@@ -110,14 +110,14 @@ def _router_sees(router: Router, snapshot: Snapshot) -> Iterator[Finding]:
             evidence=router.reason,
             fix=router.fix,
         )
-    if router.engine_series == 0:
+    if router.metrics_state is State.NOT_METRICS:
         yield _finding(
             router,
             Severity.WARNING,
             "no_engine_metrics",
-            "its aggregate page answers, but holds no engine series",
+            "its metrics page answers 200, but holds neither its own nor the engines' series",
             evidence=router.metrics_url or "",
-            fix="start the workers with --enable-metrics; see that this is the router's main port",
+            fix="start the workers with --enable-metrics; see that the address is the right port",
         )
 
 

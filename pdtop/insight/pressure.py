@@ -27,7 +27,7 @@ def pool_findings(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     yield from _bottleneck(snapshot.prefill, snapshot.decode, levels)
     for pool in (snapshot.prefill, snapshot.decode):
         backlog = pool.trends.get("backlog", ())
-        if pool.total > 1 and (grown := grown_by(backlog, snapshot.interval_s, levels)) is not None:
+        if pool.total > 1 and (grown := grown_by(backlog, snapshot.tick_s, levels)) is not None:
             before, now = grown
             yield Finding(
                 Severity.WARNING,
@@ -145,7 +145,7 @@ def _progress(worker: Worker, snapshot: Snapshot) -> Iterator[Finding]:
     running, tokens = worker.running, worker.tokens_per_s
     if not running or tokens is None or tokens > 0:
         return
-    points = max(2, round(snapshot.window_s / max(snapshot.interval_s, 0.1)))
+    points = max(2, round(snapshot.window_s / max(snapshot.tick_s, 0.1)))
     seen = [point for point in worker.trends.get("running", ())[-points:] if point is not None]
     if len(seen) < 2 or min(seen) <= 0:
         return
@@ -160,11 +160,9 @@ def _progress(worker: Worker, snapshot: Snapshot) -> Iterator[Finding]:
     )
 
 
-def grown_by(
-    backlog: Sequence[float | None], interval_s: float, levels: Levels
-) -> tuple[float, float] | None:
+def grown_by(backlog: Sequence[float | None], tick_s: float, levels: Levels) -> tuple[float, float] | None:
     """(before, now) if the backlog grew steadily over the span: each third above the one before."""
-    points = round(levels.growing_span_s / max(interval_s, 0.1))
+    points = round(levels.growing_span_s / max(tick_s, 0.1))
     recent = [point for point in backlog[-points:] if point is not None]
     if len(backlog) < points or len(recent) < max(6, points * 0.8):
         return None
@@ -179,11 +177,11 @@ def grown_by(
 
 
 def _growing(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
-    grown = grown_by(worker.trends.get("backlog", ()), snapshot.interval_s, levels)
+    grown = grown_by(worker.trends.get("backlog", ()), snapshot.tick_s, levels)
     if grown is None:
         return
     pool = snapshot.prefill if worker.role is Role.PREFILL else snapshot.decode
-    if pool.total > 1 and grown_by(pool.trends.get("backlog", ()), snapshot.interval_s, levels) is not None:
+    if pool.total > 1 and grown_by(pool.trends.get("backlog", ()), snapshot.tick_s, levels) is not None:
         own, rest = grown[1], (pool.backlog.total or 0.0) - grown[1]
         if own < 2 * rest:
             return  # the pool's own finding says it

@@ -71,7 +71,7 @@ def _state(worker: Worker, levels: Levels) -> Iterator[Finding]:
         yield _finding(
             worker,
             Severity.INFO if state is State.PARTIAL else Severity.WARNING,
-            str(state),
+            "no_engine_metrics" if state is State.NOT_METRICS else str(state),
             _ANSWERS_BUT[state],
             evidence=worker.reason,
             fix=worker.fix,

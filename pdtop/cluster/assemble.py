@@ -1,0 +1,189 @@
+"""From workers and routers to pools, headline and goodput: merged first, quantiles and rates afterwards.
+
+A worker whose numbers are not of now (refused, timed out, frozen) stays visible with their age, but is in no
+sum: its requests are gone, and counting them would hide that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from pdtop.cluster.derive import Derived
+from pdtop.cluster.model import (
+    Backlog,
+    Goodput,
+    Latency,
+    Pool,
+    Role,
+    Router,
+    Worker,
+)
+from pdtop.config.schema import Slo
+from pdtop.metrics.distribution import Distribution, merge
+
+Get = Callable[[Worker], float | None]
+
+
+def shared(workers: Sequence[Worker], own: Mapping[str, float | None]) -> tuple[Worker, ...]:
+    """Each worker with its share of its pool's requests in the window.
+
+    Counted by the routers; where they count none, by the workers themselves (``own``, by key).
+    """
+    shares: dict[str, float] = {}
+    for role in Role:
+        members = [worker for worker in workers if worker.role is role]
+        counts = {worker.key: _dispatched(worker) for worker in members}
+        if all(count is None for count in counts.values()):
+            counts = {worker.key: own.get(worker.key) for worker in members if not worker.stale}
+        total = sum(count for count in counts.values() if count is not None)
+        if total > 0:
+            shares.update((key, count / total) for key, count in counts.items() if count is not None)
+    return tuple(replace(worker, share=shares.get(worker.key)) for worker in workers)
+
+
+def pool(role: Role, workers: Sequence[Worker], derived: Mapping[str, Derived], *, policy: str = "") -> Pool:
+    """All workers of one role as one."""
+    members = [worker for worker in workers if worker.role is role]
+    live = [worker for worker in members if is_live(worker)]
+    running = [worker.running for worker in live if worker.running is not None]
+    pages = [derived[worker.key] for worker in live if worker.key in derived]
+    kv = _known(live, lambda w: w.kv_use)
+    return Pool(
+        role=role,
+        total=len(members),
+        usable=sum(worker.usable is True for worker in members),
+        usable_unknown=sum(worker.usable is None for worker in members),
+        draining=sum(worker.draining for worker in members),
+        running=sum(running) if running else None,
+        running_unknown=len(members) - len(running),
+        backlog=_backlog(live),
+        inflight=_sum(live, lambda w: w.inflight),
+        kv_use=fmean(kv) if kv else None,
+        kv_use_worst=max(_known(live, lambda w: w.kv_use_worst), default=None),
+        hit_rate=_hit_rate(pages, live),
+        tokens_per_s=_sum(live, lambda w: w.tokens_per_s),
+        requests_per_s=_sum(live, lambda w: w.requests_per_s),
+        ttft=merged([worker.ttft for worker in live]),
+        tpot=merged([worker.tpot for worker in live]),
+        queue_time=merged([worker.queue_time for worker in live]),
+        fwd_occupancy_mean=_mean(live, lambda w: w.fwd_occupancy),
+        spec_accept_rate_mean=_mean(live, lambda w: w.spec_accept_rate),
+        gen_throughput_sum=_sum(live, lambda w: w.gen_throughput),
+        policy=policy,
+    )
+
+
+def is_live(worker: Worker) -> bool:
+    """Whether its numbers are of now and belong into a sum."""
+    return bool(worker.source) and not worker.stale
+
+
+def merged(latencies: Iterable[Latency | None]) -> Latency | None:
+    """Latencies of several workers as one: buckets added.
+
+    Only what is the same measure can be added: if some workers export another family (a pool of two
+    releases), the family of most of them is taken. Of different bounds nothing can be said.
+    """
+    known = [latency for latency in latencies if latency is not None]
+    if not known:
+        return None
+    metric = Counter(latency.metric for latency in known).most_common(1)[0][0]
+    same = [latency for latency in known if latency.metric == metric]
+    return Latency(
+        same[0].source,
+        metric,
+        _merge(latency.distribution for latency in same),
+        streaming=_merge(latency.streaming for latency in same),
+        non_streaming=_merge(latency.non_streaming for latency in same),
+        summary=same[0].summary if len(same) == 1 else None,
+    )
+
+
+def headline_ttft(
+    routers: Iterable[Router], decode: Latency | None, unified: Latency | None
+) -> Latency | None:
+    """The user's TTFT: the router's own if it has one, else the decode workers'.
+
+    A router that has counted nothing gives way to decode workers that have: its traffic goes elsewhere.
+    """
+    router = merged([router.ttft for router in routers])
+    workers = decode if decode is not None else unified
+    if router is None or (not router.count and workers is not None and workers.count):
+        return workers
+    return router
+
+
+def prefill_part(routers: Iterable[Router], prefill: Latency | None) -> Latency | None:
+    """The prefill part of the TTFT: the router's prefill duration, else the prefill workers' own TTFT."""
+    router = merged([router.prefill_duration for router in routers])
+    return router if router is not None else prefill
+
+
+def goodput(slo: Slo, ttft: Latency | None, tpot: Latency | None) -> Goodput | None:
+    """Shares within the targets; None if there is no target."""
+    if slo.ttft_p99_ms is None and slo.tpot_p99_ms is None:
+        return None
+    ttft_s = slo.ttft_p99_ms / 1000 if slo.ttft_p99_ms is not None else None
+    tpot_s = slo.tpot_p99_ms / 1000 if slo.tpot_p99_ms is not None else None
+    return Goodput(ttft_s, tpot_s, _within(ttft, ttft_s), _within(tpot, tpot_s))
+
+
+def _within(latency: Latency | None, target_s: float | None) -> float | None:
+    """The share within a target: interpolated inside a bucket, else the part that is certain."""
+    if latency is None or latency.distribution is None or target_s is None:
+        return None
+    share = latency.distribution.share_within(target_s)
+    if share is None:
+        return None
+    return share.interpolated if share.interpolated is not None else share.low
+
+
+def _dispatched(worker: Worker) -> float | None:
+    counts = [opinion.requests for opinion in worker.opinions if opinion.requests is not None]
+    return sum(counts) if counts else None
+
+
+def _backlog(workers: Sequence[Worker]) -> Backlog:
+    """Summed by part; a lower bound if any worker's is one or is not known."""
+    known = [worker.backlog for worker in workers if worker.backlog.total is not None]
+    parts: dict[str, float | None] = {}
+    for backlog in known:
+        for name, value in backlog.parts.items():
+            before = parts.get(name)
+            parts[name] = value if before is None else before if value is None else before + value
+    if not known:
+        return Backlog(None)
+    return Backlog(
+        total=sum(backlog.total for backlog in known if backlog.total is not None),
+        lower_bound=len(known) < len(workers) or any(backlog.lower_bound for backlog in known),
+        parts=parts,
+    )
+
+
+def _hit_rate(pages: Sequence[Derived], workers: Sequence[Worker]) -> float | None:
+    """Tokens found over tokens looked up, all together; without those counts the mean of the rates."""
+    lookups = sum(page.lookup_tokens or 0.0 for page in pages)
+    if lookups:
+        return sum(page.hit_tokens or 0.0 for page in pages) / lookups
+    return _mean(workers, lambda worker: worker.hit_rate)
+
+
+def _merge(distributions: Iterable[Distribution | None]) -> Distribution | None:
+    return merge([distribution for distribution in distributions if distribution is not None])
+
+
+def _known(workers: Iterable[Worker], get: Get) -> list[float]:
+    return [value for value in map(get, workers) if value is not None]
+
+
+def _sum(workers: Iterable[Worker], get: Get) -> float | None:
+    known = _known(workers, get)
+    return sum(known) if known else None
+
+
+def _mean(workers: Iterable[Worker], get: Get) -> float | None:
+    known = _known(workers, get)
+    return fmean(known) if known else None

@@ -1,0 +1,285 @@
+"""All that is watched, in one place: takes the poller's readings, gives snapshots. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pdtop.cluster import assemble
+from pdtop.cluster.derive import Derived
+from pdtop.cluster.model import Finding, Pool, Role, RouterOpinion, Snapshot, State, Worker
+from pdtop.cluster.period import Span
+from pdtop.cluster.readings import (
+    HealthReading,
+    InfoReading,
+    LoadsReading,
+    MetricsReading,
+    RouterMetricsReading,
+    RouterReading,
+)
+from pdtop.cluster.router_watch import RouterView, RouterWatch, key_of
+from pdtop.cluster.targets import RouterTarget, WorkerTarget
+from pdtop.cluster.watch import HISTORY_S, TREND_POINTS, TRENDS, About, WorkerWatch, trend_points
+from pdtop.config.schema import Config, Slo
+from pdtop.insight.findings import NOTHING, Memory, judge
+from pdtop.metrics.series import Series
+
+POOLS = (Role.PREFILL, Role.DECODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a snapshot says beside the readings: from the config file and the command line."""
+
+    cluster: str = "cluster"
+    config: Config | None = None
+    read_only: bool = True
+    interval_s: float = 2.0
+    config_error: str = ""
+    notices: tuple[str, ...] = ()
+    given: tuple[Finding, ...] = ()  # findings that others made, e.g. about the config file
+
+
+class Board:
+    """Implements the poller's sink. ``span_s``: the longest window that will be asked for.
+
+    ``restarted`` is called with the key of a worker whose counters began anew.
+    """
+
+    def __init__(
+        self,
+        *,
+        span_s: float = 60.0,
+        tick_s: float = 1.0,
+        stale_after_s: float = 10.0,
+        restarted: Callable[[str], None] | None = None,
+    ) -> None:
+        self.setting = Setting()
+        self._span_s = span_s
+        self._tick_s = tick_s
+        self._stale_after_s = stale_after_s
+        self._restarted = restarted
+        self._workers: dict[str, WorkerWatch] = {}
+        self._passed_on: dict[str, WorkerWatch] = {}  # known only from a router's aggregate page
+        self._routers: dict[str, RouterWatch] = {}
+        self._notices: tuple[str, ...] = ()
+        self._memory: Memory = NOTHING
+        self._number = 0
+        points = int(HISTORY_S / tick_s)
+        self._pool_series = {role: {name: Series(points, tick_s) for name in TRENDS} for role in POOLS}
+
+    # The poller's sink
+
+    def metrics(self, key: str, reading: MetricsReading) -> None:
+        watch = self._workers.get(key)
+        if watch is not None and watch.observe_metrics(reading) and self._restarted is not None:
+            self._restarted(key)
+
+    def loads(self, key: str, reading: LoadsReading) -> None:
+        if (watch := self._workers.get(key)) is not None:
+            watch.observe_loads(reading)
+
+    def health(self, key: str, reading: HealthReading) -> None:
+        if (watch := self._workers.get(key)) is not None:
+            watch.observe_health(reading)
+
+    def info(self, key: str, reading: InfoReading) -> None:
+        if (watch := self._workers.get(key)) is not None:
+            watch.observe_info(reading)
+
+    def router(self, name: str, reading: RouterReading) -> None:
+        if (watch := self._routers.get(name)) is not None:
+            watch.observe_router(reading)
+
+    def router_metrics(self, name: str, reading: RouterMetricsReading) -> None:
+        watch = self._routers.get(name)
+        if watch is None:
+            return
+        watch.observe_metrics(reading)
+        for written, numbers in (reading.worker_pages or {}).items():
+            key = key_of(written, None)
+            if key not in self._workers:
+                passed_on = self._passed_on.setdefault(key, self._watch(About(key, written)))
+                passed_on.observe_metrics(
+                    MetricsReading(reading.at, State.OK, reading.status, numbers=numbers)
+                )
+
+    def workers_changed(self, workers: tuple[WorkerTarget, ...], notices: tuple[str, ...]) -> None:
+        """Watch these from now on; those that stay keep their past."""
+        self._notices = notices
+        abouts = [
+            About(target.key, target.name, target.role, target.weight, target.draining, target.ranks)
+            for target in workers
+        ]
+        before = self._workers
+        self._workers = {about.key: before.get(about.key) or self._watch(about) for about in abouts}
+        for about in abouts:
+            self._workers[about.key].about = about
+            self._passed_on.pop(about.key, None)
+
+    # What is watched
+
+    def routers_changed(self, routers: Iterable[RouterTarget]) -> None:
+        """Watch these routers from now on."""
+        before = self._routers
+        self._routers = {
+            target.name: before.get(target.name)
+            or RouterWatch(
+                target.name,
+                url=target.address.base_url,
+                address=target.address,
+                span_s=self._span_s,
+                stale_after_s=self._stale_after_s,
+            )
+            for target in routers
+        }
+
+    def add_router(self, watch: RouterWatch) -> None:
+        """Watch one router more, however it was made."""
+        self._routers[watch.name] = watch
+
+    def add_worker(self, about: About) -> WorkerWatch:
+        """Watch one worker more."""
+        return self._workers.setdefault(about.key, self._watch(about))
+
+    def worker(self, key: str) -> WorkerWatch | None:
+        return self._workers.get(key) or self._passed_on.get(key)
+
+    def router_watch(self, name: str) -> RouterWatch | None:
+        return self._routers.get(name)
+
+    def stale_after(self, seconds: float) -> None:
+        """Change when numbers without a failed read count as old (follows the polling interval)."""
+        self._stale_after_s = seconds
+        for worker in self._workers.values():
+            worker.stale_after_s = seconds
+        for router in self._routers.values():
+            router.stale_after_s = seconds
+
+    @property
+    def asked(self) -> bool:
+        """Whether every worker's page and every router has been read once."""
+        return all(watch.asked for watch in self._workers.values()) and all(
+            watch.asked for watch in self._routers.values()
+        )
+
+    # Snapshots
+
+    def snapshot(self, now: float, wall: float, span: Span, *, tick: bool = True) -> Snapshot:
+        """Everything at ``now`` (the poller's clock; ``wall``: epoch seconds), over ``span``.
+
+        ``tick`` adds a point to every trend; leave it out for a look between two ticks.
+        """
+        watches = {**self._passed_on, **self._workers}
+        roles = {key: watch.role for key, watch in watches.items()}
+        views = [watch.view(now, span, roles) for watch in self._routers.values()]
+        workers = [self._worker(watch, views, now, span, tick) for watch in watches.values()]
+        workers += _of_routers_only(views, watches)
+        derived = {key: page for key, watch in watches.items() if (page := watch.derived(span)) is not None}
+        shared = assemble.shared(workers, {key: page.requests for key, page in derived.items()})
+        pools = [self._pool(role, shared, derived, views, tick) for role in POOLS]
+        self._number += 1
+        snapshot = self._headline(shared, pools, views, wall, span, derived)
+        judgement = judge(snapshot, now, self._memory, given=self.setting.given)
+        self._memory = judgement.memory
+        return replace(snapshot, findings=judgement.findings)
+
+    def _headline(
+        self,
+        workers: tuple[Worker, ...],
+        pools: Sequence[Pool],
+        views: Sequence[RouterView],
+        wall: float,
+        span: Span,
+        derived: Mapping[str, Derived],
+    ) -> Snapshot:
+        prefill, decode = pools
+        setting = self.setting
+        routers = tuple(view.router for view in views)
+        unified = assemble.pool(Role.UNIFIED, workers, derived)
+        ttft = assemble.headline_ttft(routers, decode.ttft, unified.ttft)
+        tpot = decode.tpot if decode.tpot is not None else unified.tpot
+        slo = setting.config.slo if setting.config is not None else Slo()
+        return Snapshot(
+            number=self._number,
+            cluster=setting.cluster,
+            at=wall,
+            window_s=_seconds(span),
+            interval_s=setting.interval_s,
+            tick_s=self._tick_s,
+            routers=routers,
+            prefill=prefill,
+            decode=decode,
+            workers=workers,
+            ttft=ttft,
+            ttft_prefill_part=assemble.prefill_part(routers, prefill.ttft),
+            ttft_decode_part=decode.ttft if ttft is not None and ttft.source == "router" else None,
+            tpot=tpot,
+            goodput=assemble.goodput(slo, ttft, tpot),
+            read_only=setting.read_only,
+            config_error=setting.config_error,
+            notices=(*setting.notices, *self._notices),
+        )
+
+    def _watch(self, about: About) -> WorkerWatch:
+        return WorkerWatch(about, span_s=self._span_s, tick_s=self._tick_s, stale_after_s=self._stale_after_s)
+
+    def _worker(
+        self, watch: WorkerWatch, views: Sequence[RouterView], now: float, span: Span, tick: bool
+    ) -> Worker:
+        key = watch.about.key
+        opinions = [view.opinions[key] for view in views if key in view.opinions]
+        worker = watch.view(now, span, opinions)
+        if tick:
+            watch.tick(worker)
+        return replace(worker, trends=watch.trends(TREND_POINTS))
+
+    def _pool(
+        self,
+        role: Role,
+        workers: Sequence[Worker],
+        derived: Mapping[str, Derived],
+        views: Sequence[RouterView],
+        tick: bool,
+    ) -> Pool:
+        pool = assemble.pool(role, workers, derived, policy=self._policy(role, views))
+        series = self._pool_series[role]
+        if tick:
+            points = trend_points(pool, pool.kv_use_worst)
+            for name, one in series.items():
+                one.append(points[name])
+        return replace(pool, trends={name: one.tail(TREND_POINTS) for name, one in series.items()})
+
+    def _policy(self, role: Role, views: Sequence[RouterView]) -> str:
+        """As the router counts its selections; else as the config says it, with the thresholds of our own."""
+        told = [view.policies[role] for view in views if role in view.policies]
+        config = self.setting.config
+        ours = any(view.router.engine == "pdtop" for view in views)
+        if config is None or (told and not ours):
+            return told[0] if told else ""
+        own = config.prefill if role is Role.PREFILL else config.decode
+        if ours and own.policy == "cache_aware":
+            return f"{own.policy} {own.cache_aware_threshold:.2f} / {own.load_balance_threshold:.2f}"
+        return own.policy
+
+
+def _of_routers_only(views: Sequence[RouterView], watched: Mapping[str, WorkerWatch]) -> list[Worker]:
+    """Workers that nobody asks and only routers speak of (their list is not to be had): names and shares."""
+    found: dict[str, list[RouterOpinion]] = {}
+    names: dict[str, str] = {}
+    roles: dict[str, Role] = {}
+    for view in views:
+        for key, opinion in view.opinions.items():
+            if key not in watched and opinion.listed:
+                found.setdefault(key, []).append(opinion)
+                names.setdefault(key, view.names[key])
+                roles.setdefault(key, view.roles.get(key, Role.UNKNOWN))
+    return [
+        Worker(key, names[key], roles[key], None, opinions=tuple(opinions)) for key, opinions in found.items()
+    ]
+
+
+def _seconds(span: Span) -> float:
+    if span is None:
+        return 0.0
+    return span[1] - span[0] if isinstance(span, tuple) else span
