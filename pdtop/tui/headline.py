@@ -192,7 +192,7 @@ def finding_line(finding: Finding, snapshot: Snapshot, width: int) -> Line:
     """One finding in one line: sign, whose, what."""
     tone = TONES[finding.severity]
     runs: list[Run] = [(f" {SYMBOLS[finding.severity]} ", tone)]
-    whose = _whose(finding, snapshot)
+    whose = whose(finding, snapshot)
     if whose:
         runs.append((whose + "  ", Tone.STRONG if finding.severity is not Severity.INFO else Tone.TEXT))
     runs.append((text.clean(finding.text), tone if finding.severity is Severity.CRITICAL else Tone.TEXT))
@@ -201,7 +201,8 @@ def finding_line(finding: Finding, snapshot: Snapshot, width: int) -> Line:
     return clip(tuple(runs), width)
 
 
-def _whose(finding: Finding, snapshot: Snapshot) -> str:
+def whose(finding: Finding, snapshot: Snapshot) -> str:
+    """Whom a finding is about: role letter and worker, pool, or router."""
     letters = {Role.PREFILL: "P", Role.DECODE: "D"}
     if finding.worker is not None:
         worker = snapshot.worker(finding.worker)

@@ -24,14 +24,25 @@ _STATES: dict[State, tuple[str, str, Tone]] = {
 
 #: Findings in a table cell; any other kind is shown by its own first letters.
 _KINDS: dict[str, str] = {
-    "backlog_growing": "backlog",
+    "backlog_growing": "growing",
+    "bad_lines": "lines",
+    "bootstrap_backlog": "boot",
     "breaker_half_open": "half",
     "breaker_open": "breaker",
+    "dead_but_routed": "dead",
+    "failing_requests": "failing",
+    "hot_worker": "hot",
     "kv_nearly_full": "kv full",
+    "kv_pressure": "kv full",
+    "loads_unknown": "loads",
     "metrics_disabled": "no page",
-    "transfer_stall": "stall",
+    "not_in_router": "absent",
+    "rank_imbalance": "ranks",
+    "running_without_progress": "stuck",
+    "slow_worker": "slow",
+    "transfer_failures": "sending",
     "transfer_stalled": "stall",
-    "unusable_in_router": "not in",
+    "unusable_in_router": "unused",
 }
 
 
@@ -53,6 +64,20 @@ def state_words(worker: Worker, findings: tuple[Finding, ...]) -> Run:
         return "▲ unused", Tone.WARNING
     symbol, word, tone = _STATES[worker.state]
     return (symbol + " " + word).strip(), tone
+
+
+def state_names(worker: Worker, findings: tuple[Finding, ...]) -> frozenset[str]:
+    """Every word under which a filter finds this state; ``ok`` only if the cell says so too."""
+    words, tone = state_words(worker, findings)
+    shown = words.split(" ", 1)[-1] if tone is not Tone.OK else "ok"
+    names = {shown, *(f.kind for f in findings)}
+    if worker.state is not None and worker.state not in READABLE:
+        names |= {worker.state.value, "down"}
+    if worker.draining:
+        names.add("draining")
+    if worker.stale:
+        names.add("stale")
+    return frozenset(names)
 
 
 def state_rank(worker: Worker, findings: tuple[Finding, ...]) -> float:

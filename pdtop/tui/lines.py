@@ -1,4 +1,4 @@
-"""Lines of runs: what changed between two of them, and how they become a strip."""
+"""Lines of runs: what changed between two of them, and how they become strips or content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from itertools import zip_longest
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual.content import Content
 from textual.strip import Strip
+from textual.style import Style as ContentStyle
 
 from pdtop.tui.palette import Palette
 from pdtop.tui.tones import Line, Tone
@@ -52,3 +54,8 @@ def to_strip(line: Line, palette: Palette, width: int, base: Style | None = None
 def line_width(line: Line) -> int:
     """Cells a line takes."""
     return sum(cell_len(words) for words, _ in line)
+
+
+def to_content(line: Line, palette: Palette) -> Content:
+    """``line`` as content for Textual's own widgets."""
+    return Content.assemble(*((words, ContentStyle.from_rich_style(palette[tone])) for words, tone in line))

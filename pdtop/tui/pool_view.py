@@ -58,7 +58,7 @@ def pool_view(
         pool=pool,
         options=options,
         tick=snapshot.number,
-        findings={key: tuple(found) for key, found in by_worker.items()},
+        findings=findings_by_worker(snapshot),
         ttft_target_s=snapshot.goodput.ttft_target_s if snapshot.goodput else None,
         tpot_target_s=snapshot.goodput.tpot_target_s if snapshot.goodput else None,
         backlog_full=nice_ceiling(max(backlogs, default=0.0), 10.0),

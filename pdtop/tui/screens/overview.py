@@ -14,8 +14,12 @@ from pdtop.tui import columns
 from pdtop.tui.headline import findings_strip, pool_line
 from pdtop.tui.layout import plan
 from pdtop.tui.palette import Look
-from pdtop.tui.pool_view import pool_view
+from pdtop.tui.pool_view import findings_by_worker, pool_view
 from pdtop.tui.screens.base import ConsoleScreen
+from pdtop.tui.screens.choice import ChoiceScreen
+from pdtop.tui.sorting import Sort
+from pdtop.tui.tones import Tone
+from pdtop.tui.widgets.filter_bar import FilterBar
 from pdtop.tui.widgets.line_view import LineView
 from pdtop.tui.widgets.worker_table import WorkerTable
 
@@ -47,49 +51,85 @@ def members(snapshot: Snapshot, role: Role) -> tuple[Worker, ...]:
 class OverviewScreen(ConsoleScreen):
     """Header, findings strip, pool tables."""
 
-    BINDINGS: ClassVar[list[BindingType]] = []
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", id="overview.filter", tooltip="Show only some workers"),
+        Binding("escape", "clear_filter", "Show all", show=False, id="overview.clear_filter",
+                tooltip="Remove the filter"),
+        Binding("s", "sort", "sort", id="overview.sort", tooltip="Choose the column to sort by"),
+        Binding("tab", "next_pool", "Next pool", show=False, id="overview.next_pool",
+                tooltip="Go to the other pool"),
+    ]  # fmt: skip
 
     def __init__(self, look: Look) -> None:
         super().__init__(look)
         self._strip = LineView(look, id="strip")
+        self._filter = FilterBar(look)
         self.panes = tuple(PoolPane(role, look) for role in ROLES)
 
     def body(self) -> ComposeResult:
         yield self._strip
         yield from self.panes
+        yield self._filter
 
     def on_mount(self) -> None:
         self.panes[0].table.focus()
+
+    @property
+    def table(self) -> WorkerTable:
+        """The table that has the focus, or had it last."""
+        shown = [p.table for p in self.panes if p.display]
+        return next((t for t in shown if t.has_focus), next((t for t in shown if t is self._last_table), shown[0]))
+
+    _last_table: WorkerTable | None = None
+
+    def selected_worker(self) -> Worker | None:
+        return self.table.cursor_worker
+
+    # Showing -----------------------------------------------------------------------------------------
 
     def take(self, snapshot: Snapshot) -> None:
         width, height = self.size
         if not width:
             return
-        rows = [len(members(snapshot, pane.role)) for pane in self.panes]
-        shape = plan(width, height, rows)
+        found = findings_by_worker(snapshot)
+        wanted = self._filter.filter
+        everyone = [members(snapshot, pane.role) for pane in self.panes]
+        kept = [tuple(w for w in ws if wanted.matches(w, found.get(w.key, ()))) for ws in everyone]
+        # Prefill and decode are always there, also without a worker: that is worth seeing.
+        rows = [max(len(ws), 1) if all_ or pane.role is not Role.UNIFIED else 0
+                for ws, all_, pane in zip(kept, everyone, self.panes, strict=True)]  # fmt: skip
+        shape = plan(width, height - (1 if self._filter.display else 0), rows)
         self._strip.styles.height = shape.strip
         self._strip.show(findings_strip(snapshot, shape.strip, width))
-        for pane, table_height in zip(self.panes, shape.tables, strict=True):
+        preset = self.console_app.columns_preset or columns.preset_for(width)
+        name = columns.name_width((w.name for w in snapshot.workers), preset)
+        for pane, workers, table_height in zip(self.panes, kept, shape.tables, strict=True):
             pane.display = table_height > 0
             if table_height:
                 pane.table.styles.height = table_height
                 pane.styles.height = table_height + 1
                 pane.styles.margin = (shape.gap, 0, 0, 0)
-                self._fill(pane, snapshot, width)
+                self._fill(pane, snapshot, workers, preset, name, width)
+        if self._filter.display:
+            shown = {w.key for ws in kept for w in ws}
+            marks = {k for pane in self.panes for k in pane.table.marked}
+            present = {w.key for w in snapshot.workers}
+            self._filter.describe(len(shown), len(snapshot.workers), len((marks & present) - shown))
 
-    def _fill(self, pane: PoolPane, snapshot: Snapshot, width: int) -> None:
+    def _fill(
+        self, pane: PoolPane, snapshot: Snapshot, workers: tuple[Worker, ...], preset: str, name: int, width: int
+    ) -> None:  # fmt: skip
         options = self.console_app.options
-        workers = members(snapshot, pane.role)
         pool = {Role.PREFILL: snapshot.prefill, Role.DECODE: snapshot.decode}.get(pane.role)
-        pane.summary.show([pool_line(pool, width) if pool else ()])
-        preset = columns.preset_for(width)
+        pane.summary.show([pool_line(pool, width) if pool else ((" OTHER", Tone.STRONG),)])
         chosen = columns.chosen(pane.role, preset, options.columns.get(pane.role.value, ()))
-        name = columns.name_width((w.name for w in snapshot.workers), preset)
         pane.table.show(
             pool_view(snapshot, pane.role, workers, options),
             columns.laid_out(chosen, width, name),
             keep_order=self.app.screen is not self,
         )
+
+    # Keys --------------------------------------------------------------------------------------------
 
     @on(WorkerTable.LeftBy)
     def _to_neighbour(self, event: WorkerTable.LeftBy) -> None:
@@ -99,3 +139,36 @@ class OverviewScreen(ConsoleScreen):
         if 0 <= place < len(tables):
             tables[place].focus()
             tables[place].move_cursor(0 if event.direction > 0 else len(tables[place].keys) - 1)
+
+    @on(WorkerTable.Opened)
+    def _open(self, event: WorkerTable.Opened) -> None:
+        self.console_app.open_worker(event.key)
+
+    @on(FilterBar.Changed)
+    def _filtered(self, event: FilterBar.Changed) -> None:
+        if event.done:
+            self.table.focus()
+        self.retake()
+
+    def action_filter(self) -> None:
+        self._last_table = self.table
+        self._filter.open()
+        self.retake()
+
+    def action_clear_filter(self) -> None:
+        self._filter.clear()
+
+    def action_next_pool(self) -> None:
+        tables = [p.table for p in self.panes if p.display]
+        tables[(tables.index(self.table) + 1) % len(tables)].focus()
+
+    def action_sort(self) -> None:
+        table = self.table
+        entries = [("", "as in the config")] + [(c.id, f"{c.title:<12} {c.help}") for c in table.columns]
+        now = table.sort.column.id if table.sort.column else ""
+
+        def chosen(answer: str | None) -> None:
+            if answer is not None:
+                table.sort_by(table.sort.by(columns.COLUMNS[answer]) if answer else Sort())
+
+        self.app.push_screen(ChoiceScreen("Sort by", entries, current=now), chosen)

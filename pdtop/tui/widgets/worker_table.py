@@ -183,7 +183,12 @@ class WorkerTable(ScrollView, can_focus=True):
         if y == 0:
             return self._titles()
         index = y - 1 + self.scroll_offset.y
-        return self._row(self._rows[index], self._view) if index < len(self._rows) else ()
+        if index < len(self._rows):
+            return self._row(self._rows[index], self._view)
+        # An empty table says why: no worker in the pool, or none that passes the filter.
+        members = self._view.pool.total if self._view.pool else 0
+        words = "no worker passes the filter" if members else "no workers"
+        return ((" " * GUTTER + words, Tone.MUTED),) if index == 0 else ()
 
     def _titles(self) -> Line:
         runs: list[tuple[str, Tone]] = [(" " * GUTTER, Tone.COLUMN)]

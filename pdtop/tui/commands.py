@@ -1,0 +1,94 @@
+"""The command palette: workers, screens, themes, column presets, and every key's action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.fuzzy import FuzzySearch
+
+from pdtop.cluster.model import Role
+from pdtop.tui.columns import PRESETS
+from pdtop.tui.text import clean
+
+if TYPE_CHECKING:
+    from pdtop.tui.app import ConsoleApp
+
+#: What the palette runs: words, help, what to do.
+Command = tuple[str, str, Callable[[], object]]
+
+
+class ConsoleProvider(Provider):
+    """Offers a list of commands, by name and by fuzzy search; names are content, never markup."""
+
+    @property
+    def console_app(self) -> ConsoleApp:
+        return cast("ConsoleApp", self.app)
+
+    def commands(self) -> Iterable[Command]:
+        """The commands at this moment."""
+        return ()
+
+    async def discover(self) -> Hits:
+        for name, help, run in self.commands():
+            yield DiscoveryHit(Content(name), run, text=name, help=help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name, help, run in self.commands():
+            if (score := matcher.match(name)) > 0:
+                yield Hit(score, self._highlighted(name, query), run, text=name, help=help)
+
+    def _highlighted(self, name: str, query: str) -> Content:
+        """``name`` with the matching letters marked. Textual's own highlighter would read it as markup."""
+        content = Content(name)
+        _, offsets = FuzzySearch().match(query, name)
+        for offset in offsets:
+            content = content.stylize(self.match_style or "bold", offset, offset + 1)
+        return content
+
+
+class WorkerProvider(ConsoleProvider):
+    """Workers by name: opens their screen."""
+
+    def commands(self) -> Iterable[Command]:
+        app = self.console_app
+        letters = {Role.PREFILL: "P", Role.DECODE: "D"}
+        for worker in app.shown.workers:
+            letter = letters.get(worker.role, "?")
+            key = worker.key
+            yield f"worker {letter} {clean(worker.name, 80)}", "open", lambda key=key: app.open_worker(key)
+
+
+class ScreenProvider(ConsoleProvider):
+    """Screens, the help, pause, screenshot, quit: what the keys do, by name."""
+
+    def commands(self) -> Iterable[Command]:
+        app = self.console_app
+        yield "overview", "the two pools", app.action_overview
+        yield "findings", "all findings with evidence", app.action_findings
+        yield "keys and filter help", "every key, and how to filter", app.action_help
+        yield "resume" if app.paused else "pause", "polling goes on", app.action_pause
+        yield "screenshot", "the screen as an SVG file", app.action_screenshot_file
+        yield "quit", "leave pdtop", app.action_leave
+
+
+class ThemeProvider(ConsoleProvider):
+    """Themes by name."""
+
+    def commands(self) -> Iterable[Command]:
+        app = self.console_app
+        for name, description in app.theme_list():
+            yield f"theme {name}", description, lambda name=name: app.use_theme(name)
+
+
+class ColumnProvider(ConsoleProvider):
+    """Column presets."""
+
+    def commands(self) -> Iterable[Command]:
+        app = self.console_app
+        yield "columns auto", "by the width of the terminal", lambda: app.use_columns("")
+        for preset in PRESETS:
+            yield f"columns {preset}", "whatever the width; ← → scroll", lambda preset=preset: app.use_columns(preset)
