@@ -34,15 +34,14 @@ class Layout:
     """What a page holds, apart from the values; one object for all targets whose pages hold the same.
 
     ``series`` begins with those that only grow while the process lives (``growing`` of them: counters,
-    buckets, counts), then come sums (up to ``windowed``), then everything else. ``kinds`` has the declared
-    type of each family, "" where the page gives none.
+    buckets, counts), then come sums (up to ``windowed``), then everything else; each part is sorted, whatever
+    the order on the page. ``kinds`` has the declared type of each family, "" where the page gives none.
     """
 
     series: tuple[Series, ...]
     growing: int
     windowed: int
     kinds: tuple[tuple[str, str], ...]
-    order: tuple[int, ...] = ()  # for the reader: which of a page's wanted series these are
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,14 @@ class Page:
     ordinals: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class _Arrangement:
+    """A layout, and which of a page's wanted series it consists of (by index)."""
+
+    layout: Layout
+    order: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
     """How the lines of one target's page looked; see :func:`_fit`."""
@@ -74,6 +81,7 @@ class _Template:
     heads: tuple[bytes, ...]
     surplus: int  # size of a page that fits, less the size of its values' texts joined by one byte
     kept: _Pick
+    arrangement: _Arrangement
     page: Page  # the page it was made from
 
 
@@ -120,10 +128,10 @@ class PageReader:
                     was.ordinals,
                 )
         found = dissect(lines, self._dialect)
-        layout = _layout(found, self._prune)
-        places = tuple([found.places[index] for index in layout.order])
+        arrangement = _arrange(found, self._prune)
+        places = tuple([found.places[index] for index in arrangement.order])
         page = Page(
-            layout=layout,
+            layout=arrangement.layout,
             values=array("d", map(found.numbers.__getitem__, places)),
             lines=len(lines) if lines[-1] else len(lines) - 1,
             bad_lines=found.bad_lines,
@@ -132,7 +140,7 @@ class PageReader:
             named=tuple(found.named),
             ordinals=frozenset(found.ordinals),
         )
-        self._template = _template(lines, found, places, page)
+        self._template = _template(lines, found, places, arrangement, page)
         return page
 
 
@@ -163,19 +171,20 @@ def _fit(template: _Template, lines: list[bytes], size: int) -> array[float] | N
     return array("d", template.kept(numbers))
 
 
-#: Layouts in use, by what they were made from.
+#: Arrangements and layouts in use, by what they were made from.
+_arrangements: WeakValueDictionary[tuple[object, ...], _Arrangement] = WeakValueDictionary()
 _layouts: WeakValueDictionary[tuple[object, ...], Layout] = WeakValueDictionary()
 
 
-def _layout(found: Dissection, prune: Prune | None) -> Layout:
+def _arrange(found: Dissection, prune: Prune | None) -> _Arrangement:
     key = (tuple(found.keys), tuple(found.kinds.items()), prune)
-    layout = _layouts.get(key)
-    if layout is None:
-        layout = _layouts[key] = _make_layout(found, prune)
-    return layout
+    arrangement = _arrangements.get(key)
+    if arrangement is None:
+        arrangement = _arrangements[key] = _new_arrangement(found, prune)
+    return arrangement
 
 
-def _make_layout(found: Dissection, prune: Prune | None) -> Layout:
+def _new_arrangement(found: Dissection, prune: Prune | None) -> _Arrangement:
     growing: list[int] = []
     sums: list[int] = []
     rest: list[int] = []
@@ -188,14 +197,16 @@ def _make_layout(found: Dissection, prune: Prune | None) -> Layout:
             growing.append(index)
         else:
             rest.append(index)
-    order = growing + sums + rest
-    return Layout(
-        series=tuple([found.series[index] for index in order]),
-        growing=len(growing),
-        windowed=len(growing) + len(sums),
-        kinds=tuple(sorted(found.kinds.items())),
-        order=tuple(order),
-    )
+    for group in (growing, sums, rest):
+        group.sort(key=found.series.__getitem__)
+    order = tuple(growing + sums + rest)
+    series = tuple([found.series[index] for index in order])
+    kinds = tuple(sorted(found.kinds.items()))
+    key = (series, kinds, len(growing))
+    layout = _layouts.get(key)
+    if layout is None:
+        layout = _layouts[key] = Layout(series, len(growing), len(growing) + len(sums), kinds)
+    return _Arrangement(layout, order)
 
 
 def sublayout(layout: Layout, indexes: Sequence[int]) -> Layout:
@@ -208,7 +219,9 @@ def sublayout(layout: Layout, indexes: Sequence[int]) -> Layout:
     )
 
 
-def _template(lines: list[bytes], found: Dissection, places: tuple[int, ...], page: Page) -> _Template | None:
+def _template(
+    lines: list[bytes], found: Dissection, places: tuple[int, ...], arrangement: _Arrangement, page: Page
+) -> _Template | None:
     if found.irregular or len(lines) > _TEMPLATE_LINES:
         return None
     fixed = _one_of(tuple([lines[at] for at in found.fixed]))
@@ -222,6 +235,7 @@ def _template(lines: list[bytes], found: Dissection, places: tuple[int, ...], pa
         # Newlines stand between lines, one less than there are; the same goes for the joined texts.
         surplus=sum(map(len, fixed)) + sum(map(len, heads)) + len(lines) - max(len(heads), 1),
         kept=_pick(places),
+        arrangement=arrangement,
         page=page,
     )
 

@@ -109,7 +109,8 @@ class Timeline(Generic[N]):
     """Reads of one target over the last ``span_s`` seconds (and one before, so that a window has a start).
 
     Of more than ``points`` reads the older half is thinned out; growth stays exact, only the moments at which
-    a window can begin become fewer. Reads that failed are simply not appended.
+    a window can begin become fewer. A read takes 8 bytes a series, about 4 KB for a worker: choose a span not
+    much longer than the windows that will be asked for. Reads that failed are simply not appended.
     """
 
     __slots__ = (

@@ -203,7 +203,8 @@ def test_a_bucket_needs_a_bound_that_is_a_number() -> None:
 )
 def test_a_bound_is_found_behind_any_label_value(labels: str) -> None:
     for text in (f"h_bucket{{{labels}}} 3\n", f'h_bucket{{b="c",le="2"}} 1\nh_bucket{{{labels}}} 3\n'):
-        bucket = read(text, "h").layout.series[-1]
+        page = read(text, "h")
+        bucket = page.layout.series[page.values.index(3.0)]
         assert (bucket.part, bucket.le) == ("bucket", 1.0)
 
 
@@ -233,12 +234,18 @@ def test_counters_come_first_then_sums_then_the_rest() -> None:
     text = "# TYPE g gauge\ng 1\n# TYPE h histogram\nh_sum 2\nh_count 3\n# TYPE c counter\nc 4\n"
     layout = read(text, "g", "h", "c").layout
     assert [(one.family, one.part) for one in layout.series] == [
-        ("h", "count"),
         ("c", ""),
+        ("h", "count"),
         ("h", "sum"),
         ("g", ""),
     ]
     assert (layout.growing, layout.windowed) == (2, 3)
+
+
+def test_the_order_of_lines_makes_no_other_layout() -> None:
+    one, other = read('m 1\nm{a="b"} 2\nx 3\n'), read('x 3\nm{a="b"} 2\nm 1\n')
+    assert one.layout is other.layout
+    assert values(one) == values(other) == [1.0, 2.0]
 
 
 def test_targets_alike_share_one_layout() -> None:
@@ -253,7 +260,13 @@ def test_targets_alike_share_one_layout() -> None:
 def test_replaced_values_stay_apart() -> None:
     reader = PageReader(frozenset({"m"}), ordinal="pid")
     page = reader.read(b'm{pid="22"} 1\nm{pid="11"} 2\nm{pid="33"} 3\n')
-    assert [dict(one.labels)["pid"] for one in page.layout.series] == ["0", "1", "2"]
+    assert [
+        (dict(one.labels)["pid"], value) for one, value in zip(page.layout.series, page.values, strict=True)
+    ] == [
+        ("0", 1.0),
+        ("1", 2.0),
+        ("2", 3.0),
+    ]
     again = reader.read(b'm{pid="11"} 2\nm{pid="33"} 3\n')
     assert (values(again), set(again.ordinals), again.duplicates) == ([2.0, 3.0], {"11", "33"}, 0)
 

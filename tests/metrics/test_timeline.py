@@ -37,7 +37,7 @@ def page(counters: Mapping[str, float], *, pid: str = "", ttft: tuple[float, ...
 class Story:
     """Pages of one worker in order of time."""
 
-    def __init__(self, span_s: float = 1e6, points: int = 64) -> None:
+    def __init__(self, span_s: float = 1e6, points: int = 32) -> None:
         self.timeline: Timeline[WorkerNumbers] = Timeline(span_s, points)
         self.reader = WorkerPageReader()
 
