@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
             waiter.set_exception(exc or ConnectionAbortedError())
 
     async def exchange(self, request: bytes, incoming: Incoming) -> None:
-        """Send, and wait for the whole answer. Raises OSError if the connection ends early, or as ``feed``."""
+        """Send, and wait for the whole answer. Raises OSError if it ends early, or as ``feed``."""
         if self._transport is None:
             raise ConnectionAbortedError
         self._incoming = incoming
