@@ -60,7 +60,7 @@ def arrivals(traffic: Traffic, seed: int) -> Iterator[Arrival]:
     heads = [_cut(text, chance, traffic.prefix_tokens) for _ in range(max(1, traffic.prefixes))]
     top = traffic.rate * max(1.0, traffic.burst_factor)
     at = 0.0
-    while True:
+    while top > 0:
         at += chance.expovariate(top)
         if chance.random() * top >= traffic.rate_at(at):
             continue  # thinning: the process runs at its highest rate, the surplus is dropped
