@@ -60,6 +60,7 @@ class Board:
         self._stale_after_s = stale_after_s
         self._restarted = restarted
         self._workers: dict[str, WorkerWatch] = {}
+        self._targets: dict[str, WorkerTarget] = {}
         self._passed_on: dict[str, WorkerWatch] = {}  # known only from a router's aggregate page
         self._routers: dict[str, RouterWatch] = {}
         self._notices: tuple[str, ...] = ()
@@ -107,6 +108,7 @@ class Board:
     def workers_changed(self, workers: tuple[WorkerTarget, ...], notices: tuple[str, ...]) -> None:
         """Watch these from now on; those that stay keep their past."""
         self._notices = notices
+        self._targets = {target.key: target for target in workers}
         abouts = [
             About(target.key, target.name, target.role, target.weight, target.draining, target.ranks)
             for target in workers
@@ -145,8 +147,14 @@ class Board:
     def worker(self, key: str) -> WorkerWatch | None:
         return self._workers.get(key) or self._passed_on.get(key)
 
-    def router_watch(self, name: str) -> RouterWatch | None:
-        return self._routers.get(name)
+    def target(self, key: str) -> WorkerTarget | None:
+        """Where the worker is asked; None if nobody asks it."""
+        return self._targets.get(key)
+
+    def metrics_urls(self, find: Callable[[str], str | None]) -> None:
+        """Note where each router's metrics page was found."""
+        for name, watch in self._routers.items():
+            watch.metrics_url = find(name)
 
     def stale_after(self, seconds: float) -> None:
         """Change when numbers without a failed read count as old (follows the polling interval)."""
@@ -158,7 +166,7 @@ class Board:
 
     @property
     def asked(self) -> bool:
-        """Whether every worker's page and every router has been read once."""
+        """Whether everybody has been asked for everything once."""
         return all(watch.asked for watch in self._workers.values()) and all(
             watch.asked for watch in self._routers.values()
         )

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from pdtop.cluster.model import Backlog, Latency, PageFacts, Rank, Role
 from pdtop.cluster.period import Period
 from pdtop.metrics import catalogue as c
 from pdtop.metrics.distribution import Distribution
+from pdtop.metrics.exposition import Layout
 from pdtop.metrics.worker_page import WorkerNumbers
 
 BACKLOG_PARTS: Mapping[Role, tuple[str, ...]] = {
@@ -145,11 +147,17 @@ def latency(period: Period[WorkerNumbers], source: str, concepts: Iterable[str])
 
 
 def family(numbers: WorkerNumbers, concept: str) -> str | None:
-    """The exported family that a histogram was read from; None if the page has none."""
-    found = numbers.plan.histograms.get(concept)
-    if not found or not found[0].at:
+    """The exported family that a histogram is read from; None if the page has none."""
+    if concept not in numbers.plan.histograms:
         return None
-    return numbers.layout.series[found[0].at[0]].family
+    on_page = _families.get(numbers.layout)
+    if on_page is None:
+        on_page = _families[numbers.layout] = frozenset(one.family for one in numbers.layout.series)
+    names = (text for name in c.WORKER[concept].names for text in c.spellings(name))
+    return next((text for text in names if text in on_page), None)
+
+
+_families: WeakKeyDictionary[Layout, frozenset[str]] = WeakKeyDictionary()
 
 
 def cache_tokens(period: Period[WorkerNumbers]) -> tuple[float | None, float | None]:

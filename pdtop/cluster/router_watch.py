@@ -141,8 +141,8 @@ class RouterWatch:
 
     @property
     def asked(self) -> bool:
-        """Whether its main port was read at least once, however that ended."""
-        return self._main is not None
+        """Whether its main port and its metrics were read at least once, however that ended."""
+        return self._main is not None and self._metrics is not None
 
     def _policies(self) -> dict[Role, str]:
         newest = self._timeline.newest

@@ -107,8 +107,8 @@ class WorkerWatch:
 
     @property
     def asked(self) -> bool:
-        """Whether its metrics page was read at least once, however that ended."""
-        return self._metrics is not None
+        """Whether it was asked for everything at least once, however that ended."""
+        return None not in (self._metrics, self._loads, self._health, self._info)
 
     @property
     def missed_polls(self) -> int:
@@ -225,6 +225,11 @@ class WorkerWatch:
     def trends(self, points: int) -> dict[str, tuple[float | None, ...]]:
         """The newest points of every series."""
         return {name: series.tail(points) for name, series in self._series.items()}
+
+    def history(self) -> dict[str, tuple[float | None, ...]]:
+        """All kept points. One less than there is room for: another thread may add one meanwhile, and that
+        overwrites the oldest."""
+        return self.trends(self._series["ttft"].capacity - 1)
 
     def _fresh_queues(self, now: float) -> Queues | None:
         """Out of ``/v1/loads`` if its newest answer is good and young; it is then fresher than any gauge."""
