@@ -62,7 +62,7 @@ def forget() -> None:
     """What a new process does not have."""
     for cached in (
         exposition._dialect,
-        exposition._pick,
+        exposition.pick,
         exposition._one_of,
         dissection.parse_labels,
         dissection._label_names,

@@ -351,7 +351,7 @@ def parse_labels(text: bytes) -> tuple[_Spelling, Labels | None]:
     pieces = ("," + text.decode("utf-8", "replace")).split('"')
     between = tuple(pieces[::2])  # all of the text that is no value
     names, in_order = _label_names(between)
-    if names is None or text.find(b"\\") >= 0:
+    if names is None or len(pieces) == 2 * len(between) or text.find(b"\\") >= 0:
         labels = _parse_labels(text)
         return _spelling(between, tuple([name for name, _ in labels or ()])), labels
     pairs = zip(names, pieces[1::2], strict=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf, isfinite
+from operator import add
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,6 @@ def merge(parts: Iterable[Distribution]) -> Distribution | None:
         elif merged.bounds != part.bounds:
             return None
         else:
-            counts = tuple(a + b for a, b in zip(merged.counts, part.counts, strict=True))
+            counts = tuple(map(add, merged.counts, part.counts))
             merged = Distribution(merged.bounds, counts, merged.sum + part.sum)
     return merged

@@ -20,13 +20,13 @@ from weakref import WeakValueDictionary
 
 from pdtop.metrics.dissection import Dialect, Dissection, Labels, Series, dissect
 
-__all__ = ["Labels", "Layout", "Page", "PageReader", "Prune", "Series", "sublayout"]
+__all__ = ["Labels", "Layout", "Page", "PageReader", "Pick", "Prune", "Series", "pick", "sublayout"]
 
 #: Pages with more lines are taken apart at every scrape: a hostile page must not fill the memory.
 _TEMPLATE_LINES = 100_000
 
 Prune = Callable[[Sequence[Series]], Iterable[int]]
-_Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
+Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -75,12 +75,12 @@ class _Template:
     """How the lines of one target's page looked; see :func:`_fit`."""
 
     lines: int
-    fixed_at: _Pick
+    fixed_at: Pick
     fixed: tuple[bytes, ...]
-    samples_at: _Pick
+    samples_at: Pick
     heads: tuple[bytes, ...]
     surplus: int  # size of a page that fits, less the size of its values' texts joined by one byte
-    kept: _Pick
+    kept: Pick
     arrangement: _Arrangement
     page: Page  # the page it was made from
 
@@ -228,13 +228,13 @@ def _template(
     heads = tuple(found.heads)
     return _Template(
         lines=len(lines),
-        fixed_at=_pick(tuple(found.fixed)),
+        fixed_at=pick(tuple(found.fixed)),
         fixed=fixed,
-        samples_at=_pick(tuple(found.samples)),
+        samples_at=pick(tuple(found.samples)),
         heads=heads,
         # Newlines stand between lines, one less than there are; the same goes for the joined texts.
         surplus=sum(map(len, fixed)) + sum(map(len, heads)) + len(lines) - max(len(heads), 1),
-        kept=_pick(places),
+        kept=pick(places),
         arrangement=arrangement,
         page=page,
     )
@@ -247,7 +247,7 @@ def _one_of(lines: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 @lru_cache(maxsize=128)
-def _pick(indexes: tuple[int, ...]) -> _Pick:
+def pick(indexes: tuple[int, ...]) -> Pick:
     """``itemgetter`` that gives a tuple for any number of indexes; shared, since targets look alike."""
     if not indexes:
         return lambda _: ()

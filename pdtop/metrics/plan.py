@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import inf
 
 from pdtop.metrics.catalogue import SGLANG_PREFIXES, WORKER_METRICS, Metric, spellings
-from pdtop.metrics.exposition import Layout, Series
+from pdtop.metrics.exposition import Layout, Pick, Series, pick
 
 _REPEATING = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
 _NOT_IDENTITY = _REPEATING | {"dp_rank"}
@@ -39,7 +39,7 @@ class Buckets:
     dp_rank: str
     labels: Labels
     bounds: tuple[float, ...]
-    at: tuple[int, ...]
+    pick: Pick  # takes the buckets out of the values, in the order of the bounds
     sum_at: int
     count_at: int
 
@@ -173,7 +173,12 @@ def buckets_of(series: Sequence[Series], indexes: Iterable[int], dp_rank: str, l
         at[inf] = others["count"]
     bounds = tuple(sorted(at))
     return Buckets(
-        dp_rank, labels, _one_of(bounds), tuple(at[bound] for bound in bounds), others["sum"], others["count"]
+        dp_rank,
+        labels,
+        _one_of(bounds),
+        pick(tuple([at[bound] for bound in bounds])),
+        others["sum"],
+        others["count"],
     )
 
 

@@ -31,7 +31,7 @@ from pdtop.metrics.catalogue import (
 from pdtop.metrics.distribution import Distribution, merge
 from pdtop.metrics.exposition import Layout, PageReader
 from pdtop.metrics.plan import Buckets, Labels, buckets_of
-from pdtop.metrics.worker_page import distribution
+from pdtop.metrics.worker_page import counts_of, distribution
 
 _PREFIXES = tuple(ROUTER_PREFIXES)
 
@@ -258,6 +258,11 @@ class RouterNumbers:
     def with_values(self, values: array[float]) -> RouterNumbers:
         """The same page holding other values, e.g. what each series grew by."""
         return replace(self, values=values)
+
+    def trusts(self, concept: str) -> bool:
+        """Whether the page has the histogram, and every part of it makes sense."""
+        histograms = self.plan.histograms.get(concept, ())
+        return bool(histograms) and all(counts_of(self.values, one) is not None for one in histograms)
 
     def _merged(self, histograms: Iterable[Buckets]) -> Distribution | None:
         parts: list[Distribution] = []

@@ -43,6 +43,7 @@ class Numbers(Protocol):
     def counter(self, concept: str) -> float | None: ...
     def named_counter(self, name: str) -> float | None: ...
     def histogram(self, concept: str) -> Distribution | None: ...
+    def trusts(self, concept: str) -> bool: ...
     def histogram_split(self, concept: str) -> Mapping[str, Distribution]: ...
     def histograms_by(self, concept: str, label: str = ...) -> Mapping[str, Distribution]: ...
 
@@ -84,25 +85,15 @@ class Window(Generic[N]):
     def distribution(self, concept: str) -> Distribution | None:
         """What fell into a histogram; with a count of 0 nothing did. None if it is absent or unusable."""
         # A page whose own buckets fall is not to be trusted, even if their growth happens to look right.
-        if self.newest.histogram(concept) is None:
-            return None
-        return self.growth.histogram(concept)
+        return self.growth.histogram(concept) if self.newest.trusts(concept) else None
 
     def distribution_split(self, concept: str) -> Mapping[str, Distribution]:
         """The same by ``is_streaming`` ("true", "false")."""
-        return self._trusted(self.growth.histogram_split(concept), self.newest.histogram_split(concept))
+        return self.growth.histogram_split(concept) if self.newest.trusts(concept) else {}
 
     def distributions_by(self, concept: str, label: str = "stage") -> Mapping[str, Distribution]:
         """The same by the values of ``label``."""
-        return self._trusted(
-            self.growth.histograms_by(concept, label), self.newest.histograms_by(concept, label)
-        )
-
-    @staticmethod
-    def _trusted(
-        growth: Mapping[str, Distribution], whole: Mapping[str, Distribution]
-    ) -> Mapping[str, Distribution]:
-        return {value: one for value, one in growth.items() if value in whole}
+        return self.growth.histograms_by(concept, label) if self.newest.trusts(concept) else {}
 
 
 class Timeline(Generic[N]):
@@ -115,6 +106,7 @@ class Timeline(Generic[N]):
 
     __slots__ = (
         "_complete",
+        "_holes",
         "_layout",
         "_lost",
         "_newest",
@@ -135,6 +127,7 @@ class Timeline(Generic[N]):
         self._layout: Layout | None = None
         self._newest: N | None = None
         self._complete = False  # some page was whole: what was not on it did not exist
+        self._holes = False  # some kept values are no numbers
         self._lost: dict[Series, float] = {}  # last values of series that are no longer on the page
         self._resets: list[float] = []
 
@@ -157,11 +150,13 @@ class Timeline(Generic[N]):
             return False
         restarted = False
         values = numbers.values[: numbers.layout.windowed]
+        whole = isfinite(sum(values))
         if self._layout is not None and self._newest is not None:
             if numbers.layout is not self._layout:
                 self._rearrange(self._layout, numbers.layout, values)
-            if not isfinite(sum(values)) or not isfinite(sum(self._values[-1])):
+            if self._holes or not whole:
                 self._fill_holes(values)
+                whole = isfinite(sum(values))
             replaced = bool(numbers.pids and self._newest.pids) and not numbers.pids & self._newest.pids
             growing = numbers.layout.growing
             if replaced or any(map(gt, self._values[-1][:growing], values)):
@@ -173,6 +168,7 @@ class Timeline(Generic[N]):
         self._layout = numbers.layout
         self._newest = numbers
         self._complete |= numbers.complete
+        self._holes = not whole
         self._times.append(numbers.at)
         self._values.append(values)
         self._forget()
@@ -222,6 +218,7 @@ class Timeline(Generic[N]):
             array("d", [kept[index] if index >= 0 else begin for index, begin in source])
             for kept in self._values
         ]
+        self._holes |= not isfinite(sum(self._values[-1]))
 
     def _fill_holes(self, values: array[float]) -> None:
         """A sample that is no number is skipped: the value before it stands, or after it if there is none."""

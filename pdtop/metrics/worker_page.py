@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite, nan
+from math import inf, isfinite, nan
+from operator import le
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
@@ -62,7 +63,7 @@ class WorkerNumbers:
 
     def gauge(self, concept: str) -> float | None:
         """Over all DP ranks by the concept's own rule: sum, highest or mean."""
-        return _over(WORKER[concept].across, self.gauge_by_rank(concept).values())
+        return self._total(self.plan.values.get(concept), WORKER[concept].across)
 
     def gauge_mean(self, concept: str) -> float | None:
         """Mean over the DP ranks that have a value."""
@@ -74,7 +75,7 @@ class WorkerNumbers:
 
     def counter(self, concept: str) -> float | None:
         """The counter as it stands, all DP ranks and other labels added."""
-        return _over(Across.SUM, self.counter_by_rank(concept).values())
+        return self._total(self.plan.values.get(concept), Across.SUM)
 
     def counter_by_rank(self, concept: str) -> Mapping[str, float]:
         """The counter of each DP rank; one entry "" if only the whole worker is counted."""
@@ -83,8 +84,7 @@ class WorkerNumbers:
 
     def named_counter(self, name: str) -> float | None:
         """Any counter of the engine by its exported name without prefix, also one outside the catalogue."""
-        found = self.plan.counters.get(name)
-        return None if found is None else _over(Across.SUM, _by_rank(self.values, found, Across.SUM).values())
+        return self._total(self.plan.counters.get(name), Across.SUM)
 
     def histogram(self, concept: str) -> Distribution | None:
         """Everything added, since the worker's start; None if absent, of mixed bounds or with buckets that
@@ -108,6 +108,19 @@ class WorkerNumbers:
     def with_values(self, values: array[float]) -> WorkerNumbers:
         """The same page holding other values, e.g. what each series grew by."""
         return replace(self, values=values)
+
+    def trusts(self, concept: str) -> bool:
+        """Whether the page has the histogram, and every part of it makes sense."""
+        histograms = self.plan.histograms.get(concept, ())
+        return bool(histograms) and all(counts_of(self.values, one) is not None for one in histograms)
+
+    def _total(self, found: tuple[Value, ...] | None, across: Across) -> float | None:
+        if found is None:
+            return None
+        if len(found) == 1 and len(found[0].at) == 1:  # nearly always
+            value = self.values[found[0].at[0]]
+            return value if isfinite(value) else None
+        return _over(across, _by_rank(self.values, found, across).values())
 
     def _merged(self, histograms: Iterable[Buckets]) -> Distribution | None:
         parts: list[Distribution] = []
@@ -170,21 +183,23 @@ class WorkerPageReader:
         }
 
 
-def distribution(values: array[float], buckets: Buckets) -> Distribution | None:
-    """A histogram out of a page's values; None if a bucket is unusable, negative or falls."""
-    counts = tuple([values[at] for at in buckets.at])
-    below = 0.0
-    for count in counts:
-        if not below <= count or not isfinite(count):
-            return None
-        below = count
-    bounds = buckets.bounds
-    if not bounds:
+def counts_of(values: array[float], buckets: Buckets) -> tuple[float, ...] | None:
+    """A histogram's cumulative buckets out of a page's values; None if one is unusable, negative or falls."""
+    counts = buckets.pick(values)
+    if not counts or not counts[0] >= 0 or not isfinite(counts[-1]) or not all(map(le, counts, counts[1:])):
         return None
+    return counts
+
+
+def distribution(values: array[float], buckets: Buckets) -> Distribution | None:
+    """A histogram out of a page's values; None as in :func:`counts_of`."""
+    counts = counts_of(values, buckets)
+    if counts is None:
+        return None
+    bounds = buckets.bounds
     if isfinite(bounds[-1]):  # no +Inf bucket and no count: nothing is known beyond the last bound
-        bounds, counts = (*bounds, float("inf")), (*counts, counts[-1])
-    total = values[buckets.sum_at] if buckets.sum_at >= 0 else nan
-    return Distribution(bounds, counts, total)
+        bounds, counts = (*bounds, inf), (*counts, counts[-1])
+    return Distribution(bounds, counts, values[buckets.sum_at] if buckets.sum_at >= 0 else nan)
 
 
 def _by_rank(values: array[float], found: Iterable[Value], across: Across) -> dict[str, float]:

@@ -87,6 +87,8 @@ def test_nan_is_read_as_nan() -> None:
         'm{a="b} 1',
         "m{a=b} 1",
         'm{a="b" c="d"} 1',
+        'm{a="b""} 1',
+        'm{a="b",c="} 1',
         'm{a="b",a="c"} 1',
         'm{1a="b"} 1',
         'm{a="b"',
