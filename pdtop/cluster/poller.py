@@ -178,7 +178,7 @@ class Poller:
                 self._workers[key] = _Running(client, [self._spawn(loop()) for loop in client.loops()])
 
     def _first_at(self, spread: float) -> FirstAt:
-        """Somewhere within ``spread``, in steps: one wake-up for several targets saves a quarter of the CPU."""
+        """Somewhere within ``spread``, in steps: one wake-up for several targets saves a quarter of CPU."""
         slots = math.floor(self._random.random() * spread / SLOT_S)
         passed = math.ceil((asyncio.get_running_loop().time() - self._began) / SLOT_S)
         at = self._began + (passed + slots) * SLOT_S

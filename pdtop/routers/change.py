@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pdtop.cluster.model import State
 from pdtop.cluster.readings import Answer
 from pdtop.routers.values import json_of, mapping_of, text_of
 
@@ -22,7 +23,9 @@ Ask = Callable[[str, str, bytes | None], Awaitable[Answer]]
 METHODS = ("PATCH", "PUT")
 READ_BACK_S = 5.0
 READ_BACK_EVERY_S = 0.2
-_TRY_OTHER = frozenset({400, 404, 405, 422, 501})
+_NO_SUCH_METHOD = frozenset({404, 405, 501})
+_NOT_PARTIAL = frozenset({400, 422})  # what a PUT that wants the whole worker answers
+_OUTCOME_UNKNOWN = frozenset({State.TIMEOUT, State.PARTIAL})
 
 
 class Result(StrEnum):
@@ -58,13 +61,20 @@ async def change_worker(
         if answer.failure is None and answer.status in (200, 202, 204):
             return await _read_back(ask, path, fields, method, answer.status, read_back_s)
         refusal = Changed(Result.FAILED, None, f"{method}: {_words(answer)}", answer.status)
-        if answer.failure is not None or answer.status not in _TRY_OTHER:
+        if answer.failure in _OUTCOME_UNKNOWN:  # it may have been heard: only a read can tell
+            found = await _read_back(ask, path, fields, method, answer.status, read_back_s)
+            return found if found.result is Result.DONE else refusal
+        if answer.failure is not None or answer.status not in _other_method_after(method):
             break
     return refusal
 
 
+def _other_method_after(method: str) -> frozenset[int]:
+    return _NO_SUCH_METHOD | _NOT_PARTIAL if method == "PUT" else _NO_SUCH_METHOD
+
+
 async def _read_back(
-    ask: Ask, path: str, fields: Mapping[str, object], method: str, status: int, read_back_s: float
+    ask: Ask, path: str, fields: Mapping[str, object], method: str, status: int | None, read_back_s: float
 ) -> Changed:
     clock = asyncio.get_running_loop().time
     deadline = clock() + read_back_s
