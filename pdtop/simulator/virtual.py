@@ -110,8 +110,8 @@ class VirtualCluster:
         """The client of a request goes away: both legs hear of it."""
         one = self._open.get(rid)
         if one is not None:
-            self._handle([(one.prefill, e) for e in one.prefill.abort(rid, self.now)])
             self._handle([(one.decode, e) for e in one.decode.abort(rid, self.now)])
+            self._handle([(one.prefill, e) for e in one.prefill.abort(rid, self.now)])
 
     def run_until(self, end: float) -> None:
         """Do everything that is due until ``end``, each at its time."""
