@@ -340,7 +340,7 @@ def _print_table(taken: Snapshot) -> None:
     from pdtop.cluster.table import render
 
     out = Console(highlight=False, markup=False)
-    out.print(render(out.width, taken))
+    out.print(render(taken, out.width))
 
 
 def _verdict(taken: Snapshot, fail_on: FailOn | None) -> Exit:

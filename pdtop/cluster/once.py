@@ -44,7 +44,8 @@ def snapshots(watched: Watched, *, window_s: float) -> Iterator[Snapshot]:
 
 def anything_reached(taken: Snapshot) -> bool:
     """Whether any worker or router gave an answer that could be used."""
-    return any(one.state in READABLE for one in (*taken.workers, *taken.routers))
+    states = [*(worker.state for worker in taken.workers), *(router.state for router in taken.routers)]
+    return any(state in READABLE for state in states)
 
 
 def _first_round(monitor: Monitor, watched: Watched) -> None:
