@@ -91,4 +91,8 @@ class ColumnProvider(ConsoleProvider):
         app = self.console_app
         yield "columns auto", "by the width of the terminal", lambda: app.use_columns("")
         for preset in PRESETS:
-            yield f"columns {preset}", "whatever the width; ← → scroll", lambda preset=preset: app.use_columns(preset)
+            yield (
+                f"columns {preset}",
+                "whatever the width; ← → scroll",
+                lambda preset=preset: app.use_columns(preset),
+            )

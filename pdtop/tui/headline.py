@@ -192,9 +192,9 @@ def finding_line(finding: Finding, snapshot: Snapshot, width: int) -> Line:
     """One finding in one line: sign, whose, what."""
     tone = TONES[finding.severity]
     runs: list[Run] = [(f" {SYMBOLS[finding.severity]} ", tone)]
-    whose = whose(finding, snapshot)
-    if whose:
-        runs.append((whose + "  ", Tone.STRONG if finding.severity is not Severity.INFO else Tone.TEXT))
+    owner = whose(finding, snapshot)
+    if owner:
+        runs.append((owner + "  ", Tone.STRONG if finding.severity is not Severity.INFO else Tone.TEXT))
     runs.append((text.clean(finding.text), tone if finding.severity is Severity.CRITICAL else Tone.TEXT))
     if finding.since_s is not None and finding.since_s >= 1:
         runs.append((f"  for {text.age(finding.since_s)}", Tone.MUTED))

@@ -27,10 +27,14 @@ def rows(group: str, bindings: Iterable[BindingType], keymap: Mapping[str, str])
     for binding in bindings:
         if isinstance(binding, Binding) and binding.id:
             keys = keymap.get(binding.id, binding.key).split(",")
-            out.append(KeyRow(group, binding.id, " ".join(key_name(k.strip()) for k in keys), binding.tooltip))
+            out.append(
+                KeyRow(group, binding.id, " ".join(key_name(k.strip()) for k in keys), binding.tooltip)
+            )
     return out
 
 
 def of_classes(classes: Iterable[tuple[str, type[DOMNode]]], keymap: Mapping[str, str]) -> list[KeyRow]:
     """The bindings that each class itself declares."""
-    return [row for group, owner in classes for row in rows(group, owner.__dict__.get("BINDINGS", ()), keymap)]
+    return [
+        row for group, owner in classes for row in rows(group, owner.__dict__.get("BINDINGS", ()), keymap)
+    ]

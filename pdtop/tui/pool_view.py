@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pdtop.cluster.model import Finding, Pool, Role, Snapshot, Worker
+from pdtop.tui.charts import Points, fold
 from pdtop.tui.options import ConsoleOptions
 from pdtop.tui.text import nice_ceiling
 
@@ -18,8 +19,6 @@ _FLOORS = {"ttft": 0.5, "tpot": 0.05, "queue_time": 0.5, "tokens": 1000.0, "runn
 
 #: Rates are averaged inside a glyph; for latencies and queues the worst is what counts.
 _MEAN = frozenset({"tokens", "running", "kv"})
-
-TrendPoints = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +40,20 @@ class PoolView:
         return self.findings.get(worker.key, ())
 
 
+def findings_by_worker(snapshot: Snapshot) -> dict[str, tuple[Finding, ...]]:
+    """The findings that are about one worker, by its key."""
+    by_worker: defaultdict[str, list[Finding]] = defaultdict(list)
+    for finding in snapshot.findings:
+        if finding.worker is not None:
+            by_worker[finding.worker].append(finding)
+    return {key: tuple(found) for key, found in by_worker.items()}
+
+
 def pool_view(
     snapshot: Snapshot, role: Role, workers: tuple[Worker, ...], options: ConsoleOptions
 ) -> PoolView:
     """The view of ``workers``; scales come from the whole pool, so a filter does not change them."""
     everyone = snapshot.pool_workers(role)
-    by_worker: defaultdict[str, list[Finding]] = defaultdict(list)
-    for finding in snapshot.findings:
-        if finding.worker is not None:
-            by_worker[finding.worker].append(finding)
     pool = {Role.PREFILL: snapshot.prefill, Role.DECODE: snapshot.decode}.get(role)
     backlogs = (w.backlog.total or 0.0 for w in everyone)
     return PoolView(
@@ -70,25 +74,10 @@ def pool_view(
     )
 
 
-def _highest(trends: Iterable[TrendPoints]) -> float:
+def _highest(trends: Iterable[Points]) -> float:
     return max((max((v for v in points if v is not None), default=0.0) for points in trends), default=0.0)
 
 
-def folded(points: TrendPoints, tick: int, name: str, glyphs: int) -> TrendPoints:
-    """``points`` (newest last, the last one of tick ``tick``) folded to at most ``glyphs`` points.
-
-    Folds are anchored to the tick number, so finished glyphs never change; the newest one still grows.
-    """
-    newest = tick % TICKS_PER_GLYPH + 1  # points in the still open fold
-    out: list[float | None] = []
-    end = len(points)
-    size = newest
-    while end > 0 and len(out) < glyphs:
-        known = [v for v in points[max(0, end - size) : end] if v is not None]
-        if not known:
-            out.append(None)
-        else:
-            out.append(sum(known) / len(known) if name in _MEAN else max(known))
-        end -= size
-        size = TICKS_PER_GLYPH
-    return tuple(reversed(out))
+def folded(points: Points, tick: int, name: str, glyphs: int) -> Points:
+    """The points of a sparkline of ``glyphs`` cells for the trend ``name``."""
+    return fold(points, tick, TICKS_PER_GLYPH, glyphs, mean=name in _MEAN)

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.events import ScreenResume
 from textual.screen import Screen
 
-from pdtop.cluster.model import Snapshot
+from pdtop.cluster.model import Snapshot, Worker
 from pdtop.tui.headline import top_line
 from pdtop.tui.palette import Look
 from pdtop.tui.tones import Tone
@@ -61,3 +61,7 @@ class ConsoleScreen(Screen[None]):
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.retake)
+
+    def selected_worker(self) -> Worker | None:
+        """The worker that keys such as copy are about."""
+        return None

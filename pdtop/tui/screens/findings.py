@@ -23,7 +23,9 @@ class FindingsScreen(ConsoleScreen):
     """A list of findings; enter opens the worker concerned."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "worker", id="findings.open", tooltip="Open the worker the finding is about"),
+        Binding(
+            "enter", "open", "worker", id="findings.open", tooltip="Open the worker the finding is about"
+        ),
         Binding("escape,f", "app.back", "back", id="findings.back", tooltip="Back to the overview"),
     ]
 
@@ -48,7 +50,9 @@ class FindingsScreen(ConsoleScreen):
         else:
             at = self._selected()
             choices.clear_options()
-            choices.add_options([Option(t) for t in texts] or [Option(Content("nothing wrong"), disabled=True)])
+            choices.add_options(
+                [Option(t) for t in texts] or [Option(Content("nothing wrong"), disabled=True)]
+            )
             places = [_identity(f) for f in found]
             choices.highlighted = places.index(_identity(at)) if at and _identity(at) in places else 0
         self._shown = found

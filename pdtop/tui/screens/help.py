@@ -54,14 +54,19 @@ def help_text(rows: Sequence[KeyRow]) -> Content:
     for group, members in groupby(rows, key=lambda row: row.group):
         lines += [Content.styled(group, "bold")]
         lines += [
-            Content.assemble(("  " + fit(row.keys, 14), "bold"), row.what, ("  " + row.id, "dim")) for row in members
+            Content.assemble(("  " + fit(row.keys, 14), "bold"), row.what, ("  " + row.id, "dim"))
+            for row in members
         ]
         lines.append(Content(""))
     lines.append(Content.styled("Filter", "bold"))
-    lines += [Content.assemble(("  " + fit(example, 22), "bold"), meaning) for example, meaning in FILTER_HELP]
+    lines += [
+        Content.assemble(("  " + fit(example, 22), "bold"), meaning) for example, meaning in FILTER_HELP
+    ]
     lines += [
         Content(""),
         Content.styled("Signs", "bold"),
-        Content("  ✖ critical   ▲ warning   ◌ deliberate   – not known   ≥ at least   … ago: numbers are old"),
+        Content(
+            "  ✖ critical   ▲ warning   ◌ deliberate   – not known   ≥ at least   … ago: numbers are old"
+        ),
     ]
     return Content("\n").join(lines)

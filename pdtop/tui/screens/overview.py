@@ -78,7 +78,9 @@ class OverviewScreen(ConsoleScreen):
     def table(self) -> WorkerTable:
         """The table that has the focus, or had it last."""
         shown = [p.table for p in self.panes if p.display]
-        return next((t for t in shown if t.has_focus), next((t for t in shown if t is self._last_table), shown[0]))
+        return next(
+            (t for t in shown if t.has_focus), next((t for t in shown if t is self._last_table), shown[0])
+        )
 
     _last_table: WorkerTable | None = None
 
