@@ -218,7 +218,9 @@ class RankTelemetry:
         """Bring the gauges and the heartbeat counters of the page to what the scheduler last reported."""
         idle = max(0.0, alive_s - beat.busy_s)
         for labels in self._ranks:
-            self._registry.value("scheduler_idle_seconds", labels).value = idle
+            idling = self._registry.value("scheduler_idle_seconds", labels)
+            # A batch is booked when it ends, so the difference may dip; a counter never falls.
+            idling.value = idle = max(idling.value, idle)
             cpu = self._registry.value("scheduler_process_cpu_seconds", labels)
             cpu.value = 0.031 * alive_s + 0.35 * beat.busy_s
             for stage in SCHEDULER_STAGES:
