@@ -14,14 +14,12 @@ from statistics import fmean
 from pdtop.cluster.derive import Derived
 from pdtop.cluster.model import (
     Backlog,
-    Goodput,
     Latency,
     Pool,
     Role,
     Router,
     Worker,
 )
-from pdtop.config.schema import Slo
 from pdtop.metrics.distribution import Distribution, merge
 
 Get = Callable[[Worker], float | None]
@@ -120,25 +118,6 @@ def prefill_part(routers: Iterable[Router], prefill: Latency | None) -> Latency 
     """The prefill part of the TTFT: the router's prefill duration, else the prefill workers' own TTFT."""
     router = merged([router.prefill_duration for router in routers])
     return router if router is not None else prefill
-
-
-def goodput(slo: Slo, ttft: Latency | None, tpot: Latency | None) -> Goodput | None:
-    """Shares within the targets; None if there is no target."""
-    if slo.ttft_p99_ms is None and slo.tpot_p99_ms is None:
-        return None
-    ttft_s = slo.ttft_p99_ms / 1000 if slo.ttft_p99_ms is not None else None
-    tpot_s = slo.tpot_p99_ms / 1000 if slo.tpot_p99_ms is not None else None
-    return Goodput(ttft_s, tpot_s, _within(ttft, ttft_s), _within(tpot, tpot_s))
-
-
-def _within(latency: Latency | None, target_s: float | None) -> float | None:
-    """The share within a target: interpolated inside a bucket, else the part that is certain."""
-    if latency is None or latency.distribution is None or target_s is None:
-        return None
-    share = latency.distribution.share_within(target_s)
-    if share is None:
-        return None
-    return share.interpolated if share.interpolated is not None else share.low
 
 
 def _dispatched(worker: Worker) -> float | None:

@@ -19,9 +19,18 @@ from pdtop.cluster.readings import (
 )
 from pdtop.cluster.router_watch import RouterView, RouterWatch, key_of
 from pdtop.cluster.targets import RouterTarget, WorkerTarget
-from pdtop.cluster.watch import HISTORY_S, TREND_POINTS, TRENDS, About, WorkerWatch, trend_points
+from pdtop.cluster.watch import (
+    HISTORY_S,
+    TREND_POINTS,
+    TRENDS,
+    WINDOW_POINTS,
+    About,
+    WorkerWatch,
+    trend_points,
+)
 from pdtop.config.schema import Config, Slo
 from pdtop.insight.findings import NOTHING, Memory, judge
+from pdtop.insight.slo import goodput
 from pdtop.metrics.series import Series
 
 POOLS = (Role.PREFILL, Role.DECODE)
@@ -43,7 +52,8 @@ class Setting:
 class Board:
     """Implements the poller's sink. ``span_s``: the longest window that will be asked for.
 
-    ``restarted`` is called with the key of a worker whose counters began anew.
+    ``points``: reads kept within it for each worker. ``restarted`` is called with the key of a worker whose
+    counters began anew.
     """
 
     def __init__(
@@ -52,11 +62,13 @@ class Board:
         span_s: float = 60.0,
         tick_s: float = 1.0,
         stale_after_s: float = 10.0,
+        points: int = WINDOW_POINTS,
         restarted: Callable[[str], None] | None = None,
     ) -> None:
         self.setting = Setting()
         self._span_s = span_s
         self._tick_s = tick_s
+        self._points = points
         self._stale_after_s = stale_after_s
         self._restarted = restarted
         self._workers: dict[str, WorkerWatch] = {}
@@ -66,8 +78,8 @@ class Board:
         self._notices: tuple[str, ...] = ()
         self._memory: Memory = NOTHING
         self._number = 0
-        points = int(HISTORY_S / tick_s)
-        self._pool_series = {role: {name: Series(points, tick_s) for name in TRENDS} for role in POOLS}
+        kept = int(HISTORY_S / tick_s)
+        self._pool_series = {role: {name: Series(kept, tick_s) for name in TRENDS} for role in POOLS}
 
     # The poller's sink
 
@@ -223,14 +235,20 @@ class Board:
             ttft_prefill_part=assemble.prefill_part(routers, prefill.ttft),
             ttft_decode_part=decode.ttft if ttft is not None and ttft.source == "router" else None,
             tpot=tpot,
-            goodput=assemble.goodput(slo, ttft, tpot),
+            goodput=goodput(slo, ttft, tpot),
             read_only=setting.read_only,
             config_error=setting.config_error,
             notices=(*setting.notices, *self._notices),
         )
 
     def _watch(self, about: About) -> WorkerWatch:
-        return WorkerWatch(about, span_s=self._span_s, tick_s=self._tick_s, stale_after_s=self._stale_after_s)
+        return WorkerWatch(
+            about,
+            span_s=self._span_s,
+            tick_s=self._tick_s,
+            stale_after_s=self._stale_after_s,
+            points=self._points,
+        )
 
     def _worker(
         self, watch: WorkerWatch, views: Sequence[RouterView], now: float, span: Span, tick: bool

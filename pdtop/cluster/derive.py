@@ -41,6 +41,7 @@ class Derived:
     kv_use: float | None
     kv_use_worst: float | None
     kv_worst_rank: str | None
+    kv_used_tokens: float | None
     hit_tokens: float | None  # prompt tokens in the window that came from a cache, and of how many
     lookup_tokens: float | None
     hit_rate: float | None
@@ -90,6 +91,7 @@ def derive(period: Period[WorkerNumbers], role: Role) -> Derived:
         kv_use=page.gauge_mean(c.TOKEN_USAGE),
         kv_use_worst=kv[worst] if worst is not None else None,
         kv_worst_rank=worst,
+        kv_used_tokens=page.gauge(c.KV_USED_TOKENS),
         hit_tokens=hits,
         lookup_tokens=lookups,
         hit_rate=page.gauge(c.CACHE_HIT_RATE)

@@ -209,6 +209,7 @@ class Worker:
     kv_use: float | None = None  # mean over DP ranks
     kv_use_worst: float | None = None
     kv_worst_rank: str | None = None
+    tokens_held: float | None = None  # KV tokens in use, over all ranks
     hit_rate: float | None = None
     tokens_per_s: float | None = None  # prefill: prompt tokens computed; decode: tokens generated
     prompt_tokens_per_s: float | None = None
@@ -242,6 +243,16 @@ class Worker:
     @property
     def backlog_total(self) -> float | None:
         return self.backlog.total
+
+    @property
+    def ranks_used(self) -> tuple[str, ...]:
+        """DP ranks whose report could be used."""
+        return tuple(r.dp_rank for r in self.ranks if r.running is not None or r.backlog.total is not None)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether its sums leave a rank out, and so are lower bounds."""
+        return self.ranks_expected is not None and 0 < len(self.ranks_used) < self.ranks_expected
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,11 +63,17 @@ class WorkerWatch:
     """
 
     def __init__(
-        self, about: About, *, span_s: float = 60.0, tick_s: float = 1.0, stale_after_s: float = 10.0
+        self,
+        about: About,
+        *,
+        span_s: float = 60.0,
+        tick_s: float = 1.0,
+        stale_after_s: float = 10.0,
+        points: int = WINDOW_POINTS,
     ) -> None:
         self.about = about
         self.stale_after_s = stale_after_s
-        self._timeline: Timeline[WorkerNumbers] = Timeline(span_s, points=WINDOW_POINTS)
+        self._timeline: Timeline[WorkerNumbers] = Timeline(span_s, points=points)
         self._heartbeat = Heartbeat()
         self._metrics: MetricsReading | None = None
         self._loads: LoadsReading | None = None
@@ -191,6 +197,7 @@ class WorkerWatch:
             kv_use=numbers.kv_use,
             kv_use_worst=numbers.kv_use_worst,
             kv_worst_rank=numbers.kv_worst_rank,
+            tokens_held=numbers.tokens_held,
             hit_rate=numbers.hit_rate,
             tokens_per_s=derived.tokens_per_s if derived else None,
             prompt_tokens_per_s=derived.prompt_tokens_per_s if derived else None,
@@ -338,6 +345,7 @@ class _Numbers:
     kv_use: float | None = None
     kv_use_worst: float | None = None
     kv_worst_rank: str | None = None
+    tokens_held: float | None = None
     hit_rate: float | None = None
     ranks: tuple[Rank, ...] = ()
 
@@ -357,6 +365,7 @@ class _Numbers:
             kv_use=page.kv_use if no_use and page is not None else loads.kv_use,
             kv_use_worst=page.kv_use_worst if no_use and page is not None else loads.kv_use_worst,
             kv_worst_rank=page.kv_worst_rank if no_use and page is not None else loads.kv_worst_rank,
+            tokens_held=loads.kv_used_tokens,
             hit_rate=page.hit_rate if page is not None else loads.hit_rate,
             ranks=_merged_ranks(loads.ranks, page.ranks if page is not None else ()),
         )
@@ -372,6 +381,7 @@ class _Numbers:
             kv_use=page.kv_use,
             kv_use_worst=page.kv_use_worst,
             kv_worst_rank=page.kv_worst_rank,
+            tokens_held=page.kv_used_tokens,
             hit_rate=page.hit_rate,
             ranks=page.ranks,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pdtop.cluster.model import Role, Worker
+
 
 @dataclass(frozen=True, slots=True)
 class Poll:
@@ -16,6 +18,22 @@ class Poll:
 
     work: float | None
     progress: float | None = None
+
+
+def poll_of(worker: Worker) -> Poll:
+    """A worker as one poll; its rates are to be over the time since the poll before.
+
+    Old numbers, an unknown queue part or a rank that does not report could all hide a request.
+    """
+    if worker.stale or worker.incomplete or worker.backlog.lower_bound:
+        return Poll(None)
+    parts = [worker.running, worker.backlog.total]
+    if worker.role is Role.PREFILL:
+        parts.append(worker.inflight)
+    rates = (worker.prompt_tokens_per_s, worker.generated_tokens_per_s, worker.requests_per_s)
+    known = [rate for rate in rates if rate is not None]
+    work = [part for part in parts if part is not None]
+    return Poll(sum(work) if len(work) == len(parts) else None, sum(known) if known else None)
 
 
 def quiet_polls(polls: Iterable[Poll]) -> int:
