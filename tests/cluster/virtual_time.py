@@ -1,0 +1,78 @@
+"""An event loop whose clock jumps to the next timer when nothing happens on any socket.
+
+Client and stub servers run on the same loop and speak over loopback sockets, so whatever one of them sends is
+there for the other at once. A short real wait before each jump is a margin for the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+GRACE_S = 0.002
+#: With no timer at all only a socket can end the wait; longer than this means that a test hangs.
+LONGEST_WAIT_S = 10.0
+
+Place = tuple[str, int]
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits for sockets as usual, but not for time: that it passes on to ``jump``."""
+
+    def __init__(self, jump: Callable[[float], None]) -> None:
+        super().__init__()
+        self._jump = jump
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            found = super().select(LONGEST_WAIT_S)
+            if not found:
+                raise RuntimeError("nothing happens and nothing is planned")
+            return found
+        found = super().select(min(timeout, GRACE_S))
+        if not found and timeout > 0:
+            self._jump(timeout)
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """``dial`` decides where a connection really goes; it may raise OSError. None: as asked."""
+
+    def __init__(self, dial: Callable[[str, int], Place] | None = None) -> None:
+        self._now = 1000.0
+        self._dial = dial
+        super().__init__(_Selector(self._pass))
+
+    def time(self) -> float:
+        return self._now
+
+    def _pass(self, seconds: float) -> None:
+        self._now += seconds
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **kw: Any
+    ) -> Any:
+        if self._dial is not None and host is not None:
+            host, port = self._dial(host, port)
+        return await super().create_connection(protocol_factory, host, port, **kw)
+
+
+def run(main: Coroutine[Any, Any, T], *, dial: Callable[[str, int], Place] | None = None) -> T:
+    """Run to the end in virtual time."""
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(dial)) as runner:
+        return runner.run(main)
+
+
+def dial_by(places: Mapping[Place, Place]) -> Callable[[str, int], Place]:
+    """Dial these only; every other place refuses."""
+
+    def dial(host: str, port: int) -> Place:
+        place = places.get((host.lower(), port))
+        if place is None:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return place
+
+    return dial
