@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from platformdirs import user_state_path
@@ -39,7 +38,6 @@ from pdtop.tui.screens.worker import WorkerScreen
 from pdtop.tui.source import SnapshotSource
 from pdtop.tui.themes import DEFAULT, MONO, load_themes, shipped_folder
 from pdtop.tui.widgets.filter_bar import FilterBar
-from pdtop.tui.widgets.line_view import LineView
 from pdtop.tui.widgets.worker_table import WorkerTable
 
 #: How soon a snapshot is tried again that the terminal was not ready for, seconds.

@@ -33,20 +33,19 @@ def fold(points: Points, tick: int, per: int, columns: int, *, mean: bool) -> Po
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What one chart shows. ``floor`` is the smallest full scale; ``mean``: columns are averages, else maxima."""
+    """What one chart shows. ``floor``: smallest full scale; ``mean``: columns are averages, else maxima."""
 
     title: str
     points: Points
     words: Callable[[float | None], str]
     floor: float
     mean: bool = False
-    limit: float | None = None  # a target worth a mark at the scale
     tone: Tone = Tone.TREND
     full: float | None = None  # a fixed scale
 
 
 def lines(chart: Chart, tick: int, width: int, height: int, interval_s: float) -> list[Line]:
-    """``chart`` in ``height`` lines of ``width`` cells: a line of words, then the columns with their scale."""
+    """``chart`` in ``height`` lines of ``width`` cells: a line of words, then the columns and their scale."""
     scale_width = 7
     columns = max(1, width - scale_width)
     per = next((f for f in FOLDS if len(chart.points) <= f * columns), FOLDS[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -58,8 +59,7 @@ class WorkerProvider(ConsoleProvider):
         letters = {Role.PREFILL: "P", Role.DECODE: "D"}
         for worker in app.shown.workers:
             letter = letters.get(worker.role, "?")
-            key = worker.key
-            yield f"worker {letter} {clean(worker.name, 80)}", "open", lambda key=key: app.open_worker(key)
+            yield f"worker {letter} {clean(worker.name, 80)}", "open", partial(app.open_worker, worker.key)
 
 
 class ScreenProvider(ConsoleProvider):
@@ -81,7 +81,7 @@ class ThemeProvider(ConsoleProvider):
     def commands(self) -> Iterable[Command]:
         app = self.console_app
         for name, description in app.theme_list():
-            yield f"theme {name}", description, lambda name=name: app.use_theme(name)
+            yield f"theme {name}", description, partial(app.use_theme, name)
 
 
 class ColumnProvider(ConsoleProvider):
@@ -89,10 +89,10 @@ class ColumnProvider(ConsoleProvider):
 
     def commands(self) -> Iterable[Command]:
         app = self.console_app
-        yield "columns auto", "by the width of the terminal", lambda: app.use_columns("")
+        yield "columns auto", "by the width of the terminal", partial(app.use_columns, "")
         for preset in PRESETS:
             yield (
                 f"columns {preset}",
                 "whatever the width; ← → scroll",
-                lambda preset=preset: app.use_columns(preset),
+                partial(app.use_columns, preset),
             )

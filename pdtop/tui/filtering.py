@@ -93,7 +93,7 @@ def _condition(name: str, op: str, value: str, word: str) -> Test:
     elif isinstance(field, _Number):
         test = _compares(field, op, _number(value, field, word))
     elif op in (":", "=", "!="):
-        test = _is_one_of(name, value.lower(), word)
+        test = _is_one_of(name, field, value.lower(), word)
         negated ^= op == "!="
     else:
         raise FilterError(f"{word}: {name} is a word; use {name}:{value} or {name}~{value}")
@@ -220,9 +220,7 @@ def _contains(name: str, value: str) -> Test:
     return lambda worker, findings: any(wanted in word for word in field.words(worker, findings))
 
 
-def _is_one_of(name: str, value: str, word: str) -> Test:
-    field = FIELDS[name]
-    assert isinstance(field, _Word)
+def _is_one_of(name: str, field: _Word, value: str, word: str) -> Test:
     if name in _KNOWN and value not in _KNOWN[name]:
         raise FilterError(f"{word}: {name} is one of {', '.join(_KNOWN[name])}")
     return lambda worker, findings: value in field.words(worker, findings)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
 
 from pdtop.cluster.model import READABLE, Finding, Latency, Pool, Role, Router, Severity, Snapshot
 from pdtop.tui import text
@@ -89,19 +91,20 @@ class Form:
     policy: bool = True
 
 
-#: From the fullest to the leanest; each leaves out what the one before it did, and something more.
-FORMS = (
-    Form(),
-    Form(interval=False),
-    Form(interval=False, kv=False),
-    Form(interval=False, kv=False, gap="  "),
-    Form(interval=False, kv=False, gap="  ", words=False),
-    Form(interval=False, kv=False, gap="  ", words=False, version=False, parts=False),
-    Form(interval=False, kv=False, gap="  ", words=False, version=False, parts=False, p50=False),
-    Form(interval=False, kv=False, gap="  ", words=False, version=False, parts=False, p50=False, source=False),
-    Form(interval=False, kv=False, gap=" ", words=False, version=False, parts=False, p50=False, source=False,
-         policy=False),
-)  # fmt: skip
+#: What is left out one after the other until the line fits.
+_LEAVE_OUT: tuple[dict[str, Any], ...] = (
+    {"interval": False},
+    {"kv": False},
+    {"gap": "  "},
+    {"words": False},
+    {"version": False, "parts": False},
+    {"p50": False},
+    {"source": False},
+    {"gap": " ", "policy": False},
+)
+
+#: From the fullest to the leanest.
+FORMS = tuple(accumulate(_LEAVE_OUT, lambda form, change: replace(form, **change), initial=Form()))
 
 
 def _engine(routers: tuple[Router, ...], form: Form) -> Line:
@@ -229,7 +232,7 @@ def clip(line: Line, width: int) -> Line:
 
 
 def findings_strip(snapshot: Snapshot, height: int, width: int) -> list[Line]:
-    """The worst findings in ``height`` lines; a broken config goes first; the last line says how many more."""
+    """The worst findings in ``height`` lines, a broken config first; the last line says how many more."""
     lines: list[Line] = []
     if snapshot.config_error:
         lines.append(clip(((" ✖ config.toml  ", Tone.CRITICAL),

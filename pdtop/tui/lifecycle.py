@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 from pdtop.tui.text import clean
 
@@ -36,6 +37,9 @@ LEAVE_ALTERNATE = "\x1b[?1049l"
 PATIENCE = 3.0
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+#: What ``tcgetattr`` gives: flags, speeds and control characters.
+TerminalAttributes = list[Any]
 
 #: Errors of reading or writing a terminal that is no longer there.
 _GONE = frozenset({errno.EIO, errno.EPIPE, errno.EBADF, errno.ENXIO, errno.ENOTTY})
@@ -95,7 +99,7 @@ class Guard:
         self._finished = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         self._signals: dict[int, object] = {}
-        self._attributes: list[object] | None = None
+        self._attributes: TerminalAttributes | None = None
         self._thread = threading.Thread(target=self._watch, name="pdtop-guard", daemon=True)
         self._old_hook = threading.excepthook
 
@@ -171,7 +175,7 @@ def _terminal_there() -> bool:
     return not poller.poll(0)
 
 
-def restore(attributes: list[object] | None, sequences: str = LEAVE_ALTERNATE + MODES_OFF) -> None:
+def restore(attributes: TerminalAttributes | None, sequences: str = LEAVE_ALTERNATE + MODES_OFF) -> None:
     """Put the terminal back without ever waiting for it."""
     if attributes is not None and sys.__stdin__ is not None:
         with contextlib.suppress(termios.error, OSError):

@@ -1,4 +1,4 @@
-"""What the screen needs from the engine: snapshots, history and raw pages; the engine never knows the screen."""
+"""What the screen needs from the engine: snapshots, history, raw pages; the engine never knows the screen."""
 
 from __future__ import annotations
 

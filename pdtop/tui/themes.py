@@ -19,8 +19,9 @@ DEFAULT = "dark"
 MONO = "mono"
 
 _COLORS = frozenset(
-    "primary secondary warning error success accent foreground background surface panel boost".split()
-)
+    {"primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface",
+     "panel", "boost"}
+)  # fmt: skip
 _KEYS = {"name": str, "description": str, "dark": bool, "ansi": bool, "colors": dict, "tones": dict,
          "variables": dict}  # fmt: skip
 
@@ -100,11 +101,13 @@ def load_theme(path: Path) -> ConsoleTheme:
     variables = {key: _text(path, f"variables.{key}", v) for key, v in data.get("variables", {}).items()}
     theme = Theme(
         name=name,
+        primary=colors.pop("primary"),
         dark=data.get("dark", True),
         ansi=data.get("ansi", False),
         variables=variables,
-        **colors,
     )
+    for key, color in colors.items():
+        setattr(theme, key, color)
     return ConsoleTheme(name, data.get("description", ""), theme, Palette(tones))
 
 

@@ -39,7 +39,9 @@ def spread_of(p50: float, p99: float, bounds: tuple[float, ...] = BOUNDS, n: int
     sigma = max(0.05, math.log(p99 / p50) / 2.326)
     counts = []
     for bound in bounds:
-        share = 1.0 if bound == math.inf else 0.5 * (1 + math.erf(math.log(bound / p50) / sigma / math.sqrt(2)))
+        share = (
+            1.0 if bound == math.inf else 0.5 * (1 + math.erf(math.log(bound / p50) / sigma / math.sqrt(2)))
+        )
         counts.append(float(round(n * share)))
     return Distribution(bounds, tuple(counts), n * p50)
 
@@ -294,7 +296,7 @@ def moment(number: int = 100) -> Snapshot:
     drained = workers[-1]
     workers = (*workers[:-1], replace(drained, ttft=Latency("decode", "sglang:ttft", None)))
     findings = (
-        Finding(Severity.WARNING, "transfer_stall",
+        Finding(Severity.WARNING, "transfer_stalled",
                 "KV transfer stalled: 12 waiting for KV, none arrived; P inflight 9 and rising",
                 worker="10.0.2.22:30001", pool=Role.DECODE, evidence="transfer 12 for 14 s, 0 tokens of new requests",
                 fix="look at the transfer backend of both sides; drain it if it does not recover", since_s=14.0),
@@ -371,7 +373,9 @@ def all_down(number: int = 100) -> Snapshot:
         Finding(Severity.CRITICAL, "no_usable_worker", "no usable worker: every request fails", pool=role)
         for role in (Role.PREFILL, Role.DECODE)
     )
-    router = Router("router-0", "http://10.0.0.1:30000", "smg", "1.13.0", State.REFUSED, ready=False, age_s=64.0)
+    router = Router(
+        "router-0", "http://10.0.0.1:30000", "smg", "1.13.0", State.REFUSED, ready=False, age_s=64.0
+    )
     return snapshot_of(dead, pools + findings, number, routers=(router,), ttft=None, tpot=None, goodput=None)
 
 
@@ -381,7 +385,15 @@ HOSTILE = "[/qwen] [red]x"
 def hostile(number: int = 100) -> Snapshot:
     """Markup, control characters, wide and endless names everywhere outside text can get in."""
     base = moment(number)
-    nasty = (HOSTILE, "\x1b[31mred\x07\x9b", "日本-ワーカー-7", "a" * 300, "x\u202egnp.exe\u200b", "[link=x]y", "e\u0301te")
+    nasty = (
+        HOSTILE,
+        "\x1b[31mred\x07\x9b",
+        "日本-ワーカー-7",
+        "a" * 300,
+        "x\u202egnp.exe\u200b",
+        "[link=x]y",
+        "e\u0301te",
+    )
     workers = tuple(
         replace(w, name=name, reason=name, identity=replace(w.identity, model=HOSTILE, flags={name: name}))
         for w, name in zip(base.workers, nasty, strict=True)
@@ -411,7 +423,14 @@ def ranked(number: int = 100) -> Snapshot:
         for r in range(8)
     )  # fmt: skip
     workers = tuple(
-        replace(w, ranks=ranks, ranks_expected=8, kv_use_worst=0.97, kv_worst_rank="5", identity=identity(dp_size=8))
+        replace(
+            w,
+            ranks=ranks,
+            ranks_expected=8,
+            kv_use_worst=0.97,
+            kv_worst_rank="5",
+            identity=identity(dp_size=8),
+        )
         if w.key == "10.0.2.22:30001"
         else w
         for w in base.workers

@@ -119,8 +119,14 @@ class OverviewScreen(ConsoleScreen):
             self._filter.describe(len(shown), len(snapshot.workers), len((marks & present) - shown))
 
     def _fill(
-        self, pane: PoolPane, snapshot: Snapshot, workers: tuple[Worker, ...], preset: str, name: int, width: int
-    ) -> None:  # fmt: skip
+        self,
+        pane: PoolPane,
+        snapshot: Snapshot,
+        workers: tuple[Worker, ...],
+        preset: str,
+        name: int,
+        width: int,
+    ) -> None:
         options = self.console_app.options
         pool = {Role.PREFILL: snapshot.prefill, Role.DECODE: snapshot.decode}.get(pane.role)
         pane.summary.show([pool_line(pool, width) if pool else ((" OTHER", Tone.STRONG),)])

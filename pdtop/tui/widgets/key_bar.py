@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from textual import events
-from textual.screen import ActiveBinding
+from textual.binding import ActiveBinding
 
 from pdtop.tui.lines import line_width
 from pdtop.tui.palette import Look
@@ -14,7 +14,8 @@ from pdtop.tui.widgets.line_view import LineView
 
 #: How keys are written; anything else is shown as Textual writes it.
 KEY_NAMES = {
-    "enter": "⏎", "space": "␣", "slash": "/", "question_mark": "?", "plus": "+", "minus": "-", "escape": "esc",
+    "enter": "⏎", "space": "␣", "slash": "/", "question_mark": "?", "plus": "+", "minus": "-",
+    "escape": "esc", "left_square_bracket": "[", "right_square_bracket": "]", "colon": ":",
     "less_than_sign": "<", "greater_than_sign": ">", "pageup": "pgup", "pagedown": "pgdn", "up": "↑",
     "down": "↓", "left": "←", "right": "→", "equals_sign": "=",
 }  # fmt: skip
@@ -47,9 +48,8 @@ class KeyBar(LineView):
     def show_keys(self) -> None:
         """Lay the active bindings out again."""
         shown = [a for a in self.screen.active_bindings.values() if a.binding.show and a.enabled]
-        seen: set[str] = set()
-        unique = [a for a in shown if not (a.binding.action in seen or seen.add(a.binding.action))]
-        line, self._spans = laid_out(unique, self.size.width)
+        unique = {a.binding.action: a for a in reversed(shown)}  # of several keys the first one
+        line, self._spans = laid_out(reversed(unique.values()), self.size.width)
         self.show([line])
 
     async def on_click(self, event: events.Click) -> None:
