@@ -6,9 +6,9 @@ that carries everything else it may look at, chance included, so that a table ca
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 #: Characters at the start of a prompt that ``prefix_hash`` looks at.
 PREFIX_CHARS = 256
@@ -61,7 +61,7 @@ def power_of_two(candidates: Sequence[Candidate], ask: Ask) -> Candidate:
 def prefix_hash(candidates: Sequence[Candidate], ask: Ask) -> Candidate:
     """The same worker for the same beginning, as long as it is there (rendezvous hashing)."""
     prefix = ask.prefix[:PREFIX_CHARS].encode()
-    return max(candidates, key=lambda c: zlib.crc32(c.url.encode(), zlib.crc32(prefix)))
+    return max(candidates, key=lambda c: blake2b(c.url.encode() + b"\0" + prefix, digest_size=8).digest())
 
 
 #: By the name in config.toml.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -14,13 +14,16 @@ import aiohttp
 from pdtop.simulator.decode import DecodeModel
 from pdtop.simulator.engine import LinkModel
 from pdtop.simulator.prefill import PrefillModel
-from pdtop.simulator.spec import Fault, WorkerSpec
+from pdtop.simulator.spec import WorkerSpec
 from pdtop.simulator.worker import SimWorker
 
 FAST_PREFILL = PrefillModel(
     tokens_per_s=200_000.0, overhead_s=0.001, kv_bytes_per_token=1024, link=LinkModel(setup_s=0.0005)
 )
 FAST_DECODE = DecodeModel(step_s=0.002, step_per_request_s=0.0, step_per_kilotoken_s=0.0)
+
+_PATIENCE_S = 10.0  # ends a wait that would be a failure; a good one takes milliseconds
+_LOOK_S = 0.005
 
 PREFILL = WorkerSpec(role="prefill", prefill=FAST_PREFILL, health_s=0.01, health_timeout_s=0.05)
 DECODE = WorkerSpec(role="decode", decode=FAST_DECODE, health_s=0.01, health_timeout_s=0.05)
@@ -88,15 +91,19 @@ async def both(
 
 
 async def until(session: aiohttp.ClientSession, worker: SimWorker, name: str, value: int) -> None:
-    """Return when a gauge of the worker's truth is ``value``; the test's own time limit ends the wait."""
-    async with asyncio.timeout(5):
+    """Return when a gauge of the worker's truth, added over its ranks, is ``value``."""
+    async with asyncio.timeout(_PATIENCE_S):
         while True:
             truth = (await get(session, worker.url + "/truth")).json
             if sum(rank[name] for rank in truth["ranks"]) == value:
                 return
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(_LOOK_S)
 
 
-def slow(spec: WorkerSpec, factor: float = 1000.0) -> WorkerSpec:
-    """The same worker, so slow that a request stays in it."""
-    return replace(spec, faults=(Fault("slow", 0.0, factor),))
+async def eventually(check: Callable[[], bool]) -> None:
+    """Return when ``check`` holds."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            if check():
+                return
+            await asyncio.sleep(_LOOK_S)
