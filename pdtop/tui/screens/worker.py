@@ -1,112 +1,84 @@
-"""One worker: charts, queues, latencies, stages, ranks, the router's view, identity, raw series."""
+"""One worker: who it is, its charts, queues, ranks, latencies, routers' opinions; raw series a key away."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
 
 from pdtop.cluster.model import Role, Snapshot, Worker
-from pdtop.tui import charts, text, worker_text
-from pdtop.tui.charts import Chart
 from pdtop.tui.palette import Look
 from pdtop.tui.screens.base import ConsoleScreen
-from pdtop.tui.screens.raw import RawScreen
-from pdtop.tui.tones import Tone
-from pdtop.tui.widgets.line_view import LineView
-from pdtop.tui.widgets.lines_scroll import LinesScroll
-
-#: Least cells of one chart; as many charts as fit are shown.
-CHART_LEAST = 36
+from pdtop.tui.screens.raw_series import RawSeriesScreen
+from pdtop.tui.widgets.line_page import LinePage
+from pdtop.tui.worker_page import page
+from pdtop.tui.worker_view import WorkerView, neighbour, walk
 
 
 class WorkerScreen(ConsoleScreen):
-    """Everything about one worker, whose key it holds."""
+    """A page about one worker. The screen belongs to the worker: if that vanishes, it says so and stays."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,backspace", "app.back", "back", id="worker.back", tooltip="Back to the overview"),
-        Binding("r", "raw", "raw series", id="worker.raw", tooltip="Search the worker's own metrics page"),
-        Binding("n,right_square_bracket", "neighbour(1)", "next", id="worker.next", tooltip="Next worker"),
-        Binding("p,left_square_bracket", "neighbour(-1)", "previous", id="worker.previous",
-                tooltip="Previous worker"),
+        Binding("left_square_bracket,left", "step(-1)", "previous", key_display="[", id="worker.previous",
+                tooltip="The worker before this one"),
+        Binding("right_square_bracket,right", "step(1)", "next", key_display="]", id="worker.next",
+                tooltip="The worker after this one"),
+        Binding("slash", "raw", "raw series", id="worker.raw", tooltip="Search in the worker's metrics page"),
+        Binding("escape,q", "app.back", "back", id="worker.back", tooltip="Back to the screen before"),
     ]  # fmt: skip
 
     def __init__(self, look: Look, key: str) -> None:
         super().__init__(look)
         self.key = key
-        self._title = LineView(look, id="worker-title")
-        self._charts = tuple(LineView(look) for _ in range(4))
-        self._sections = LinesScroll(look, id="worker-sections")
-        self._last: Worker | None = None
+        self._page = LinePage(look, id="worker-page")
+        self._place = 0  # where in the walk the worker was when last seen
+        self._view: WorkerView | None = None
 
     def body(self) -> ComposeResult:
-        yield self._title
-        with Horizontal(id="worker-charts"):
-            yield from self._charts
-        yield self._sections
+        yield self._page
 
     def on_mount(self) -> None:
-        self._sections.focus()
+        self._page.focus()
 
     def selected_worker(self) -> Worker | None:
-        return self.console_app.shown.worker(self.key)
+        return self._view.worker if self._view is not None else None
 
     def take(self, snapshot: Snapshot) -> None:
-        width, height = self.size
-        worker = snapshot.worker(self.key) or self._last
-        if worker is None or not width:
+        if not self.size.width:
             return
-        gone = snapshot.worker(self.key) is None
-        self._last = worker
-        findings = tuple(f for f in snapshot.findings if f.worker == self.key)
-        lines = worker_text.title_lines(worker, findings)
-        if gone:
-            lines[-1] = ((" ✖ no longer in the cluster; these are its last numbers", Tone.CRITICAL),)
-        self._title.show(lines)
-        self._show_charts(worker, snapshot, width, 5 if height < 30 else 8)
-        self._sections.show(worker_text.sections(worker, findings, self.console_app.options))
+        self._view = self._view_of(snapshot)
+        self._page.show(page(self._view, self._page.size.width - 1, self._page.size.height))
 
-    def _show_charts(self, worker: Worker, snapshot: Snapshot, width: int, height: int) -> None:
-        history = self.console_app.source.history(self.key)
-        series = history.series if history is not None else worker.trends
-        interval = history.interval_s if history is not None else snapshot.interval_s
-        shown = charts_of(worker, series, snapshot)[: max(1, min(4, width // CHART_LEAST))]
-        each = width // len(shown) - 1
-        for index, view in enumerate(self._charts):
-            view.display = index < len(shown)
-            if index < len(shown):
-                view.styles.width = each + 1
-                view.styles.height = height
-                lines = charts.lines(shown[index], snapshot.number, each - 1, height, interval)
-                view.show([((" ", Tone.TEXT), *line) for line in lines])
+    def _view_of(self, snapshot: Snapshot) -> WorkerView:
+        app, known = self.console_app, self._view
+        order = walk(snapshot)
+        worker = snapshot.worker(self.key)
+        if worker is None:
+            last = known.worker if known is not None else Worker(self.key, self.key, Role.UNKNOWN, None)
+            series = known.series if known is not None else {}
+            interval_s = known.interval_s if known is not None else snapshot.interval_s
+            return WorkerView(last, snapshot, app.options, series, interval_s, None, gone=True)
+        self._place = order.index(self.key)
+        if known is not None and known.snapshot is snapshot and known.worker is worker:
+            return known  # the past of a paused picture stands still too
+        history = app.source.history(self.key)
+        return WorkerView(
+            worker,
+            snapshot,
+            app.options,
+            history.series if history is not None else worker.trends,
+            history.interval_s if history is not None else snapshot.interval_s,
+            self._place,
+        )
+
+    def action_step(self, step: int) -> None:
+        """To the previous or next worker."""
+        key = neighbour(walk(self.console_app.shown), self.key, self._place, step)
+        if key is not None and key != self.key:
+            self.key, self._view = key, None
+            self.take(self.console_app.shown)
 
     def action_raw(self) -> None:
-        worker = self.selected_worker() or self._last
-        name = worker.name if worker else self.key
-        self.app.push_screen(RawScreen(self.look, self.key, name))
-
-    def action_neighbour(self, step: int) -> None:
-        keys = [w.key for w in self.console_app.shown.workers]
-        if keys:
-            place = keys.index(self.key) + step if self.key in keys else 0
-            self.console_app.open_worker(keys[place % len(keys)])
-
-
-def charts_of(worker: Worker, series: Mapping[str, charts.Points], snapshot: Snapshot) -> list[Chart]:
-    """The charts that matter for the worker's role, most important first."""
-    goodput = snapshot.goodput
-    backlog = Chart("backlog", series.get("backlog", ()), text.count, 5.0)
-    tokens = Chart("tok/s", series.get("tokens", ()), text.si, 1000.0, mean=True)
-    kv = Chart("KV", series.get("kv", ()), text.percent, 1.0, mean=True, full=1.0)
-    if worker.role is Role.PREFILL:
-        return [Chart("queue", series.get("queue_time", ()), text.seconds, 0.1), backlog, tokens, kv]
-    ttft = Chart(
-        "TTFT", series.get("ttft", ()), text.seconds, 0.5, limit=goodput.ttft_target_s if goodput else None
-    )
-    tpot = Chart(
-        "TPOT", series.get("tpot", ()), text.seconds, 0.05, limit=goodput.tpot_target_s if goodput else None
-    )
-    return [ttft, tpot, backlog, kv]
+        name = self._view.worker.name if self._view is not None else self.key
+        self.app.push_screen(RawSeriesScreen(self.look, self.key, name))

@@ -1,8 +1,8 @@
 """A chart of one number over time in block glyphs: title, newest value, scale, gaps as gaps, time axis.
 
-Drawn as lines, so that charts can stand beside each other and beside tables on one page that repaints only the
-cells that changed. Ticks are folded into columns that are anchored to the tick number: a finished column never
-changes, the picture moves left only when a new column begins.
+Drawn as lines, so that charts can stand beside each other and beside tables on one page that repaints only
+the cells that changed. Ticks are folded into columns that are anchored to the tick number: a finished column
+never changes, the picture moves left only when a new column begins.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich.cells import cell_len
-
 from pdtop.tui import text
+from pdtop.tui.charts import Points, fold
+from pdtop.tui.judge import by_level
+from pdtop.tui.options import Level
 from pdtop.tui.tones import Line, Run, Tone
-
-Points = tuple[float | None, ...]
 
 #: Cells left of the plot: a scale label and the axis.
 GUTTER = 7
@@ -34,7 +33,7 @@ class Chart:
 
     ``floor``: the smallest full scale, so that calm values stay low. ``full``: a fixed scale instead.
     ``mean``: a column of several ticks shows their mean; else their highest, where the worst is what counts.
-    ``target``: a value that is marked in the scale's unit when it is exceeded (the newest value's tone).
+    ``level``: from which values on the newest one is marked.
     """
 
     title: str
@@ -44,14 +43,17 @@ class Chart:
     full: float | None = None
     mean: bool = False
     unit: str = ""
-    target: float | None = None
+    level: Level = (None, None)
 
 
-def chart_lines(chart: Chart, width: int, rows: int, *, tick: int, interval_s: float, stale: bool = False) -> list[Line]:  # fmt: skip
+def chart_lines(
+    chart: Chart, width: int, rows: int, *, tick: int, interval_s: float, stale: bool = False
+) -> list[Line]:
     """``chart`` in ``rows`` + 2 lines of ``width`` cells. ``tick`` is the number of the newest point."""
     cells = max(1, width - GUTTER)
     size = ticks_per_column(len(chart.points), cells, interval_s)
-    columns = fold(chart.points, tick, size, cells, mean=chart.mean)
+    folded = fold(chart.points, tick, size, cells, mean=chart.mean)
+    columns = (*[None] * (cells - len(folded)), *folded)
     top = chart.full or scale(columns, chart.floor)
     return [
         _title(chart, width, stale),
@@ -71,34 +73,14 @@ def ticks_per_column(points: int, cells: int, interval_s: float) -> int:
     return max(1, -(-round(span / interval_s) // cells))
 
 
-def fold(points: Points, tick: int, size: int, cells: int, *, mean: bool) -> Points:
-    """``points`` as ``cells`` columns of ``size`` ticks each, None where nothing is known."""
-    out: list[float | None] = []
-    end, taken = len(points), tick % size + 1  # the newest column is still growing
-    while end > 0 and len(out) < cells:
-        known = [v for v in points[max(0, end - taken) : end] if v is not None]
-        out.append(None if not known else sum(known) / len(known) if mean else max(known))
-        end, taken = end - taken, size
-    return (*[None] * (cells - len(out)), *reversed(out))
-
-
 def _title(chart: Chart, width: int, stale: bool) -> Line:
-    newest = next((v for v in reversed(chart.points[-1:]) if v is not None), None)
-    over = newest is not None and chart.target is not None and newest > chart.target
-    words = chart.words(newest)
-    tone = Tone.STALE if stale else Tone.WARNING if over else Tone.MUTED if newest is None else Tone.STRONG
-    value: Line = (
-        (("▲ " if over else "") + words, tone),
-        (f" {chart.unit}" if chart.unit else "", Tone.MUTED),
-    )
-    target = "" if chart.target is None else f"  target {chart.words(chart.target)}"
-    used = sum(cell_len(w) for w, _ in value) + len(target)
-    if len(chart.title) + used + 2 > width:
-        used, target = used - len(target), ""
-    title = text.fit(chart.title, max(0, width - used))
-    bare = title.rstrip()
-    pad = " " * (len(title) - len(bare))
-    return ((bare, Tone.COLUMN), (target, Tone.MUTED), (pad, Tone.TEXT), *value)
+    newest = chart.points[-1] if chart.points else None
+    tone = by_level(newest, chart.level, Tone.STRONG)
+    sign = {Tone.WARNING: "▲ ", Tone.CRITICAL: "✖ "}.get(tone, "")
+    unit = f" {chart.unit}" if chart.unit else ""
+    value = sign + chart.words(newest)
+    title = text.fit(chart.title, max(0, width - len(value) - len(unit)))
+    return ((title, Tone.COLUMN), (value, Tone.STALE if stale else tone), (unit, Tone.MUTED))
 
 
 def _plot(chart: Chart, columns: Points, top: float, cells: int, rows: int, tone: Tone) -> list[Line]:
