@@ -27,7 +27,7 @@ from pdtop.cluster.model import (
     Snapshot,
     Worker,
 )
-from pdtop.cluster.words import clean, worst_first
+from pdtop.cluster.words import clean, observed, worst_first
 from pdtop.metrics.distribution import Quantile
 
 #: Raised whenever a field goes or changes its meaning; new fields do not raise it.
@@ -266,8 +266,8 @@ def _latency(latency: Latency | None) -> Json | None:
     if latency is None:
         return None
     return {
-        "p50": _quantile(latency.quantile(0.5)),
-        "p99": _quantile(latency.quantile(0.99)),
+        "p50": _quantile(observed(latency, 0.5)),
+        "p99": _quantile(observed(latency, 0.99)),
         "mean": _ms(latency.mean),
         "count": _number(latency.count),
         "source": clean(latency.source),
@@ -359,7 +359,7 @@ COLUMNS = ("at", "cluster", *(name for name, _ in _COLUMNS))
 
 
 def to_csv(snapshot: Snapshot) -> str:
-    """A header row and one row a worker; an empty cell is "not known", bounds are ``>=60000`` and ``<100``."""
+    """A header row and one row a worker; an empty cell is "not known", a bound ``>=60000`` or ``<100``."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)

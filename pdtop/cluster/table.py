@@ -161,8 +161,10 @@ def _findings(snapshot: Snapshot, width: int) -> list[Text]:
             lines += _wrap(Text(f"  → {words.clean(finding.fix)}"), width, indent=4)
     if lines:
         return lines
-    read = any(asked.state in READABLE for asked in (*snapshot.routers, *snapshot.workers))
-    return [Text("✓ no findings", style="green") if read else Text("nothing could be read", style="dim")]
+    states = [router.state for router in snapshot.routers] + [worker.state for worker in snapshot.workers]
+    read = not READABLE.isdisjoint(state for state in states if state is not None)
+    none = Text("✓ no findings", style="green") if read else Text("nothing could be read", style="dim")
+    return _wrap(none, width, indent=2)
 
 
 def _whose(finding: Finding, snapshot: Snapshot) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from math import isfinite
 
 from pdtop.cluster.model import Finding, Latency, Severity
+from pdtop.metrics.distribution import Quantile
 
 UNKNOWN = "–"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -77,9 +78,16 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.0f} s"
 
 
+def observed(latency: Latency, q: float) -> Quantile | None:
+    """The ``q`` quantile; None also where a count is no number, which no reading of ours should hold."""
+    if latency.distribution is not None and not all(map(isfinite, latency.distribution.counts)):
+        return None
+    return latency.quantile(q)
+
+
 def quantile(latency: Latency | None, q: float) -> str:
     """``214 ms``; ``≥ 60 s`` beyond the last bucket, ``< 100 ms`` in the first; ``~``: the exporter's own."""
-    found = latency.quantile(q) if latency is not None else None
+    found = observed(latency, q) if latency is not None else None
     if latency is None or found is None:
         return UNKNOWN
     if found.at_least:
