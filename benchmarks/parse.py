@@ -62,12 +62,12 @@ def forget() -> None:
     """What a new process does not have."""
     for cached in (
         exposition._dialect,
-        exposition.pick,
-        exposition._one_of,
-        dissection.parse_labels,
+        exposition._shared_pick,
+        exposition._same,
+        dissection._parse_labels_once,
         dissection._label_names,
         dissection._spelling,
-        dissection._bound,
+        dissection._bound_once,
     ):
         cached.cache_clear()
 

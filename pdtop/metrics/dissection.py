@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 _NOT_FIRST = string.digits.encode()
 _IN_NAMES = (string.ascii_letters + string.digits + "_:").encode()
-_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _LABEL = re.compile(rb"\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(" + _STRING + rb")\s*(,|$)", re.DOTALL)
-_HEAD = re.compile(rb'\s*([^\s{"]*)\s*(?:\{([^{}"]*(?:' + _STRING + rb'[^{}"]*)*)\})?', re.DOTALL)
+_HEAD = re.compile(rb'\s*([^\s{"]*)\s*(?:\{([^{}"]*+(?:' + _STRING + rb'[^{}"]*+)*+)\})?', re.DOTALL)
 _BETWEEN = re.compile(r",([a-zA-Z_][a-zA-Z0-9_]*)=")
 _ESCAPE = re.compile(rb'\\[\\n"]')
 _ESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b'\\"': b'"'}
@@ -29,10 +29,11 @@ _PARTS = {"histogram": ("bucket", "sum", "count"), "summary": ("sum", "count")}
 _NO_TYPE = ("", "untyped", "unknown")
 _NOTHING = b"\xff"  # no line of text begins so
 
-#: Samples remembered in all; beyond that they are forgotten (which costs time, nothing else).
-_MEMORY = 100_000
-#: Samples of a page that are remembered at most, so that one hostile page does not wash the others out.
-_MEMORY_PER_PAGE = 20_000
+# Bounds on what is remembered, so that hostile pages cost time and nothing else.
+_MEMORY_BYTES = 64_000_000  # in all; then everything is forgotten
+_MEMORY_PER_SAMPLE = 500  # about what one takes beyond its text
+_LONG_PAGE = 20_000  # lines; the samples of longer pages are not remembered
+_LONG_TEXT = 2_000  # bytes; nor are longer texts
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -93,6 +94,7 @@ class Dialect:
         self.prefixes = tuple(prefix.encode() for prefix in prefixes)
         self.ordinal = ordinal
         self.known: dict[bytes, _Known] = {}
+        self._bytes = 0
         self._wanted = {family.encode(): family for family in wanted}
         self._counters_of = tuple(prefix.encode() for prefix in counters_of)
         self._parts = {
@@ -115,10 +117,24 @@ class Dialect:
         key = (name, own, whole)
         meaning = self._meanings.get(key)
         if meaning is None:
-            if len(self._meanings) > _MEMORY:
-                self._meanings.clear()
-            meaning = self._meanings[key] = self._find_meaning(name, own, whole)
+            meaning = self._find_meaning(name, own, whole)
+            if len(name) < _LONG_TEXT:
+                self._make_room(len(name))
+                self._meanings[key] = meaning
         return meaning
+
+    def remember(self, known: _Known) -> None:
+        """Keep a sample for other pages."""
+        if len(known.head) < _LONG_TEXT:
+            self._make_room(len(known.head))
+            self.known[known.head] = known
+
+    def _make_room(self, size: int) -> None:
+        self._bytes += size + _MEMORY_PER_SAMPLE
+        if self._bytes > _MEMORY_BYTES:
+            self.known.clear()
+            self._meanings.clear()
+            self._bytes = size + _MEMORY_PER_SAMPLE
 
     def _find_meaning(self, name: bytes, own: str, whole: str) -> Meaning:
         starts = map(name.startswith, self.prefixes)
@@ -163,7 +179,7 @@ class Dissection:
 
 def dissect(lines: Sequence[bytes], dialect: Dialect) -> Dissection:
     """Take the lines of a page apart."""
-    remembering = len(lines) <= _MEMORY_PER_PAGE
+    remembering = len(lines) <= _LONG_PAGE
     page = _Page(dialect, {}, remembering=remembering)
     try:
         found = _read_lines(lines, page)
@@ -305,17 +321,13 @@ class _Page:
         """Put a sample together; ``le`` is the bound of a bucket. It is remembered if it means the same on
         other pages and is written in the usual way (has a ``spelling``)."""
         series = None
-        remembering = self._remembering and spelling is not None
         if meaning.family is not None and (le is not None or meaning.part != "bucket"):
             series = Series(meaning.family, meaning.part, self._with_ordinal(labels), le)
             if series.labels is not labels:
                 return _Known(head, name, meaning, spelling or _NO_LABELS, series, series)
         known = _Known(head, name, meaning, spelling or _NO_LABELS, series, head)
-        if remembering:
-            memory = self.dialect.known
-            if len(memory) > _MEMORY:
-                memory.clear()
-            memory[head] = known
+        if self._remembering and spelling is not None:
+            self.dialect.remember(known)
         return known
 
     def _with_ordinal(self, labels: Labels) -> Labels:
@@ -344,10 +356,17 @@ def _bound_at(text: bytes) -> tuple[int, int]:
     return (start, end) if end >= 0 and text.find(b"\\") < 0 else (-1, -1)
 
 
-@lru_cache(maxsize=8192)
 def parse_labels(text: bytes) -> tuple[_Spelling, Labels | None]:
     """``a="b",c="d"`` as sorted pairs, with the way they are written; None if malformed or a name is given
     twice. A last comma is fine."""
+    if len(text) < _LONG_TEXT:
+        return _parse_labels_once(text)
+    labels = _parse_labels(text)
+    return _Spelling(tuple([name for name, _ in labels or ()])), labels
+
+
+@lru_cache(maxsize=4096)
+def _parse_labels_once(text: bytes) -> tuple[_Spelling, Labels | None]:
     pieces = ("," + text.decode("utf-8", "replace")).split('"')
     between = tuple(pieces[::2])  # all of the text that is no value
     names, in_order = _label_names(between)
@@ -398,8 +417,12 @@ def _number(text: bytes) -> float | None:
         return None
 
 
-@lru_cache(maxsize=4096)
 def _bound(text: bytes) -> float | None:
+    return _bound_once(text) if len(text) < 64 else None
+
+
+@lru_cache(maxsize=4096)
+def _bound_once(text: bytes) -> float | None:
     bound = _number(text)
     return None if bound is None or isnan(bound) else bound
 

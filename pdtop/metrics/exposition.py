@@ -22,8 +22,10 @@ from pdtop.metrics.dissection import Dialect, Dissection, Labels, Series, dissec
 
 __all__ = ["Labels", "Layout", "Page", "PageReader", "Pick", "Prune", "Series", "pick", "sublayout"]
 
-#: Pages with more lines are taken apart at every scrape: a hostile page must not fill the memory.
-_TEMPLATE_LINES = 100_000
+# A hostile page must not fill the memory or take all the time.
+_MOST_LINES = 200_000  # what follows them is one bad line
+_TEMPLATE_LINES = 100_000  # longer pages are taken apart at every scrape
+_SHARED_LINES = 5_000  # what longer pages need is not kept for others
 
 Prune = Callable[[Sequence[Series]], Iterable[int]]
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -112,7 +114,7 @@ class PageReader:
         """Read one page. ``truncated``: the body ended early, so an unfinished last line is left out."""
         if truncated:
             body = body[: body.rfind(b"\n") + 1]
-        lines = body.split(b"\n")
+        lines = body.split(b"\n", _MOST_LINES)
         if self._template is not None:
             values = _fit(self._template, lines, len(body))
             if values is not None:
@@ -224,7 +226,9 @@ def _template(
 ) -> _Template | None:
     if found.irregular or len(lines) > _TEMPLATE_LINES:
         return None
-    fixed = _one_of(tuple([lines[at] for at in found.fixed]))
+    fixed = tuple([lines[at] for at in found.fixed])
+    if len(lines) < _SHARED_LINES:
+        fixed = _same(fixed)
     heads = tuple(found.heads)
     return _Template(
         lines=len(lines),
@@ -241,14 +245,18 @@ def _template(
 
 
 @lru_cache(maxsize=128)
-def _one_of(lines: tuple[bytes, ...]) -> tuple[bytes, ...]:
+def _same(lines: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """The same lines as one object for all targets that have them."""
     return lines
 
 
-@lru_cache(maxsize=128)
 def pick(indexes: tuple[int, ...]) -> Pick:
     """``itemgetter`` that gives a tuple for any number of indexes; shared, since targets look alike."""
+    return _shared_pick(indexes) if len(indexes) < _SHARED_LINES else itemgetter(*indexes)
+
+
+@lru_cache(maxsize=512)
+def _shared_pick(indexes: tuple[int, ...]) -> Pick:
     if not indexes:
         return lambda _: ()
     if len(indexes) == 1:

@@ -88,7 +88,7 @@ sglang:fwd_occupancy{engine_type="decode"} NaN
 unwanted{a="b"} 1
 """
 ROUTER = (FIXTURES / "router" / "sglang-router-0.3.2-pd-idle.metrics.txt").read_bytes()
-SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
+SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
 
 
 @given(PAGES)
