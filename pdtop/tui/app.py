@@ -63,7 +63,7 @@ class ConsoleApp(App[None]):
         Binding("ctrl+s,f8", "screenshot_file", "Screenshot", show=False, id="app.screenshot",
                 tooltip="Save the screen as an SVG file"),
         Binding("T", "themes", "Theme", show=False, id="app.theme", tooltip="Choose a theme"),
-        Binding("ctrl+p,colon", "command_palette", "commands", id="app.palette",
+        Binding("colon,ctrl+p", "command_palette", "commands", id="app.palette",
                 tooltip="Find a worker, screen, theme or column set by name"),
         Binding("q", "leave", "quit", id="app.quit", tooltip="Leave pdtop"),
         Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True, id="app.interrupt",

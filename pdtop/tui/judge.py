@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pdtop.cluster.model import READABLE, Breaker, Finding, Health, RouterOpinion, State, Worker
 from pdtop.tui.options import Level
+from pdtop.tui.text import clean
 from pdtop.tui.tones import SEVERITY_ORDER, SYMBOLS, TONES, Run, Tone
 
 #: Reading states in a table cell: symbol, word (at most seven cells), tone.
@@ -58,7 +59,7 @@ def state_words(worker: Worker, findings: tuple[Finding, ...]) -> Run:
     for severity in SEVERITY_ORDER[:2]:
         for finding in findings:
             if finding.severity is severity:
-                word = _KINDS.get(finding.kind, finding.kind.replace("_", " "))[:7]
+                word = clean(_KINDS.get(finding.kind, finding.kind.replace("_", " ")))[:7]
                 return f"{SYMBOLS[severity]} {word}", TONES[severity]
     if worker.usable is False:
         return "▲ unused", Tone.WARNING

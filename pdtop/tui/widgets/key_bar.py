@@ -72,11 +72,11 @@ def laid_out(
     x = 1
     for active, piece in [*pieces, *((a, _piece(a)) for a in last)]:
         size = line_width(piece)
-        if active not in last and x + size + end_width > width:
+        gap = "  " if spans else ""
+        if active not in last and x + len(gap) + size + end_width > width:
             continue
-        if spans:
-            runs.append(("  ", Tone.MUTED))
-            x += 2
+        runs.append((gap, Tone.MUTED))
+        x += len(gap)
         runs += piece
         spans.append((x, x + size, active))
         x += size

@@ -43,7 +43,8 @@ class WorkerTable(ScrollView, can_focus=True):
         Binding("end,G", "edge(1)", "Last", show=False, id="table.last", tooltip="Last worker"),
         Binding("left,h", "columns(-1)", "Left", show=False, id="table.left",
                 tooltip="Columns further left"),
-        Binding("right", "columns(1)", "Right", show=False, id="table.right", tooltip="Columns further right"),
+        Binding("right", "columns(1)", "Right", show=False, id="table.right",
+                tooltip="Columns further right"),
         Binding("m", "mark", "Mark", show=False, id="table.mark", tooltip="Mark or unmark the worker"),
         Binding("M", "unmark_all", "Unmark", show=False, id="table.unmark_all", tooltip="Remove all marks"),
         Binding("S", "turn", "Turn sort", show=False, id="table.turn_sort",
@@ -219,7 +220,8 @@ class WorkerTable(ScrollView, can_focus=True):
                 cell: Line = pad((("gone", Tone.STALE),), column.width, column.align)
             elif worker.stale and column.stretch:
                 # An old sparkline would look alive: its place says how old the numbers are.
-                age = "" if age_shown or worker.age_s is None else text.age(worker.age_s) + " ago"
+                age = "" if age_shown or worker.age_s is None else text.age(worker.age_s)
+                age += " ago" if age and len(age) + 4 <= column.width else ""
                 cell, age_shown = pad(((age, Tone.STALE),), column.width, "left"), True
             else:
                 cell = column.cell(worker, view)
