@@ -90,7 +90,7 @@ def metrics_reading(answer: Answer, reader: WorkerPageReader, keys: KeyUse) -> M
     if not answer.body and answer.failure is None:
         return reading(State.NOT_METRICS, "200, but the page is empty", _WRONG_PAGE)
     numbers = reader.read(answer.body, answer.at, truncated=answer.truncated)
-    if numbers.engine_series == 0 and (numbers.bad_lines or answer.failure is None):
+    if numbers.engine_series == 0 and not (answer.failure is not None and _begins_well(answer.body)):
         kind = content_type(answer)
         if not numbers.bad_lines:
             words = "200, but none of the engine's metrics among those on the page"
@@ -105,6 +105,11 @@ def metrics_reading(answer: Answer, reader: WorkerPageReader, keys: KeyUse) -> M
     if numbers.bad_lines or numbers.duplicates:
         return reading(State.OK_WITH_WARNINGS, line_words(numbers), "", numbers)
     return reading(State.OK, "", "", numbers)
+
+
+def _begins_well(body: bytes) -> bool:
+    """True if it may be the beginning of a worker's page."""
+    return body.startswith(b"#") or b"sglang" in body[:4096]
 
 
 _WRONG_PAGE = "see whether this is the worker's own port: the metrics are on it, at /metrics"
