@@ -164,10 +164,9 @@ class _Stream:
 
 
 def _events(body: bytes) -> Iterator[str]:
-    """Data of the events that have come whole; a character or event that is cut at the end is left out."""
+    """Data of the events. A character that is cut at the end is left out; an event that is cut is no JSON."""
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(body)
-    *blocks, _ = text.replace("\r\n", "\n").replace("\r", "\n").split("\n\n")
-    for block in blocks:
+    for block in text.replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
         lines = [line[5:].removeprefix(" ") for line in block.split("\n") if line.startswith("data:")]
         if lines:
             yield "\n".join(lines)
