@@ -90,6 +90,7 @@ class DecodeEngine:
         self._retracted: deque[_Job] = deque()
         self._used = 0
         self._stepping = False
+        self._step_from = now
         self._busy = 0.0
         self._passes = 0
         self._log_tokens = 0
@@ -173,7 +174,7 @@ class DecodeEngine:
             pending_tokens=sum(j.kv for j in (*self._transfer.values(), *self._waiting)),
             queued_prompt_tokens=sum(j.request.prompt_tokens for j in self._prealloc),
             gen_throughput=self._throughput,
-            busy_s=self._busy,
+            busy_s=self._busy + (max(0.0, now - self._step_from) if self._stepping else 0.0),
             passes=self._passes,
         )
 
@@ -231,6 +232,7 @@ class DecodeEngine:
         seconds = model.step_s + model.step_per_request_s * len(self._running)
         seconds = (seconds + model.step_per_kilotoken_s * kv / 1000) * self.slow
         self._stepping = True
+        self._step_from = now
         self._timeline.add(now + seconds, _StepDone(seconds))
         return events
 

@@ -88,6 +88,7 @@ class PrefillEngine:
         self._gone: deque[int] = deque(maxlen=_GONE_ROOMS)
         self._queue: deque[_Job] = deque()
         self._batch: tuple[tuple[_Job, int], ...] = ()
+        self._batch_from = now
         self._inflight: dict[str, _Job] = {}
         self._link_free = now
         self._busy = 0.0
@@ -171,7 +172,7 @@ class PrefillEngine:
             capacity_tokens=self.pool.capacity,
             queued_prompt_tokens=sum(j.request.prompt_tokens for j in self._jobs.values() if j.hold is None),
             cache_hit_rate=self._hit_rate,
-            busy_s=self._busy,
+            busy_s=self._busy + (max(0.0, now - self._batch_from) if self._batch else 0.0),
             passes=self._passes,
         )
 
@@ -222,6 +223,7 @@ class PrefillEngine:
             self._evicted = self.pool.evicted_tokens
         self._hit_rate = cached / (cached + computed)
         self._batch = tuple(parts)
+        self._batch_from = now
         seconds = (self.model.overhead_s + computed / self.model.tokens_per_s) * self.slow
         self._timeline.add(now + seconds, _ForwardDone(self._batch, seconds))
         self.reporter.report(self.gauges(now))

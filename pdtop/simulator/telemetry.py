@@ -217,18 +217,13 @@ class RankTelemetry:
     def show(self, page: Gauges | None, beat: Gauges, alive_s: float, pid: int) -> None:
         """Bring the gauges and the heartbeat counters of the page to what the scheduler last reported."""
         idle = max(0.0, alive_s - beat.busy_s)
+        shares = {"run_batch": beat.busy_s, "idle": idle}
         for labels in self._ranks:
-            idling = self._registry.value("scheduler_idle_seconds", labels)
-            # A batch is booked when it ends, so the difference may dip; a counter never falls.
-            idling.value = idle = max(idling.value, idle)
-            cpu = self._registry.value("scheduler_process_cpu_seconds", labels)
-            cpu.value = 0.031 * alive_s + 0.35 * beat.busy_s
+            self._raise("scheduler_idle_seconds", idle, labels)
+            self._raise("scheduler_process_cpu_seconds", 0.031 * alive_s + 0.35 * beat.busy_s, labels)
             for stage in SCHEDULER_STAGES:
                 series = {"category": stage, **labels, "forward_overlap": "none"}
-                shares = {"run_batch": beat.busy_s, "idle": idle}
-                self._registry.value("scheduler_stage_seconds", series).value = shares.get(
-                    stage, beat.busy_s / 40
-                )
+                self._raise("scheduler_stage_seconds", shares.get(stage, beat.busy_s / 40), series)
         if page is None:
             return
         prefill = self._role == "prefill"
@@ -275,6 +270,11 @@ class RankTelemetry:
 
     def _set(self, name: str, value: float, labels: Labels) -> None:
         self._registry.value(name, labels).value = value
+
+    def _raise(self, name: str, value: float, labels: Labels) -> None:
+        """A counter never falls, not even by the rounding of differences between clock readings."""
+        series = self._registry.value(name, labels)
+        series.value = max(series.value, value)
 
     def _each(self, name: str, value: float, **extra: str) -> None:
         for labels in self._ranks:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import functools
 import json
+import logging
 import os
 import socket
 import sys
@@ -20,6 +21,7 @@ from contextlib import suppress
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from pdtop.gateway.lifecycle import run_until_told
 from pdtop.simulator import identity, protocol
@@ -35,6 +37,10 @@ from pdtop.simulator.telemetry import Engine, WorkerTelemetry
 _SECTIONS = frozenset({"core", "memory", "spec", "lora", "disagg", "queues", "all"})
 _ALL_SECTIONS = frozenset({"memory", "disagg", "queues"})
 _GONE = 499
+
+#: Routers try HTTP/2 first; that a worker does not speak it is no news.
+_LOG = logging.getLogger("pdtop.simulator.http")
+_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage)))
 
 
 class SimWorker:
@@ -128,7 +134,9 @@ class SimWorker:
         return DecodeEngine(spec.decode, observer, wall_clock())
 
     async def _listen(self, app: web.Application, port: int, fd: int | None) -> int:
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1, logger=_LOG
+        )
         await runner.setup()
         self._runners.append(runner)
         if fd is not None:

@@ -242,3 +242,20 @@ def test_one_seed_gives_one_history() -> None:
     _, other = run(4)
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_busy_time_and_idle_time_only_grow(seed: int) -> None:
+    c = cluster(1, 1, PrefillModel(), DecodeModel())
+    rest = arrivals(Traffic(rate=2.0), seed)
+    before = [0.0, 0.0, 0.0, 0.0]
+    for tenth in range(1, 300):
+        rest = c.feed(rest, until=tenth / 10, started=0.0, choose=least_loaded)
+        now = [
+            value
+            for worker in (*c.prefill, *c.decode)
+            for busy in [gauges(worker, c.now).busy_s]
+            for value in (busy, c.now - busy)
+        ]
+        assert all(new >= old - 1e-9 for new, old in zip(now, before, strict=True))
+        before = now

@@ -161,3 +161,19 @@ def test_habits_of_the_release() -> None:
     assert all(not s.name.endswith("_created") for m in decode.values() for s in m.samples)
     size = len(c.decode[0].telemetry.page(c.decode[0].engines, now))
     assert 80_000 < size < 190_000
+
+
+def test_no_counter_ever_falls() -> None:
+    started = 1.8e9  # epoch seconds, where a float has steps of 0.2 µs
+    c = VirtualCluster.make([WorkerSpec(role="prefill"), WorkerSpec(role="decode")], started)
+    rest = arrivals(Traffic(rate=4.0), 2)
+    before: dict[str, float] = {}
+    for tenth in range(1, 80):
+        now = started + tenth / 10
+        rest = c.feed(rest, until=now, started=started, choose=least_loaded)
+        for worker in (*c.prefill, *c.decode):
+            for metric in page(worker, now).values():
+                for sample in metric.samples if metric.type in ("counter", "histogram") else ():
+                    key = f"{worker.spec.role} {sample.name} {sorted(sample.labels.items())}"
+                    assert sample.value >= before.get(key, 0.0), key
+                    before[key] = sample.value
