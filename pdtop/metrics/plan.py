@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
+from typing import NamedTuple
 
 from pdtop.metrics.catalogue import SGLANG_PREFIXES, WORKER_METRICS, Metric, spellings
 from pdtop.metrics.exposition import Layout, Pick, Series, pick
 
 _REPEATING = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
-_NOT_IDENTITY = _REPEATING | {"dp_rank"}
 _BARE_PREFIXES = (*SGLANG_PREFIXES, "vllm:")
 
 Labels = tuple[tuple[str, str], ...]
@@ -78,41 +78,44 @@ def make_plan(layout: Layout) -> Plan:
             histograms[metric.concept] = _histograms(layout.series, parts, metric.per_shard)
             ranks.update(one.dp_rank for one in histograms[metric.concept])
     ranks.discard("")
-    labels = [dict(series.labels) for series in layout.series]
+    labels = {series.labels: None for series in layout.series}
     return Plan(
         values=values,
         histograms=histograms,
         counters=_named_counters(layout, families),
         model_name=_first(labels, "model_name"),
         # The scheduler's word first: after a role switch the tokenizer's families keep the old role.
-        engine_type=_first([one for one in labels if "tp_rank" in one], "engine_type")
+        engine_type=_first([one for one in labels if _label(one, "tp_rank")], "engine_type")
         or _first(labels, "engine_type"),
         ranks=tuple(sorted(ranks, key=_rank_order)) or ("",),
     )
 
 
+_HTTP_FAMILIES = tuple(prefix + "http_" for prefix in SGLANG_PREFIXES)
 _SHARD_FAMILIES = frozenset(
     text for one in WORKER_METRICS if one.per_shard for name in one.names for text in spellings(name)
 )
 
 
-def lowest_ranks(series: Sequence[Series]) -> list[int]:
-    """The series worth keeping: of a histogram that every TP and PP rank repeats, only the lowest rank's."""
-    lowest: dict[tuple[str, Labels], tuple[int, int]] = {}
-    keys: dict[Labels, tuple[Labels, tuple[int, int]]] = {}
+def worth_keeping(series: Sequence[Series]) -> list[int]:
+    """Of a histogram that every TP and PP rank repeats, only the lowest rank's; no counters of HTTP routes
+    and statuses, which make every worker's page another one."""
+    lowest: dict[tuple[str, str, Labels], tuple[int, int]] = {}
     for family, part, labels, _ in series:
         if part and family not in _SHARD_FAMILIES:
-            if labels not in keys:
-                keys[labels] = (tuple([pair for pair in labels if pair[0] not in _REPEATING]), _shard(labels))
-            key, shard = keys[labels]
-            lowest[family, key] = min(shard, lowest.get((family, key), shard))
-    if all(shard == (0, 0) for _, shard in keys.values()):
-        return list(range(len(series)))
-    return [
-        index
-        for index, (family, part, labels, _) in enumerate(series)
-        if not part or family in _SHARD_FAMILIES or lowest[family, keys[labels][0]] == keys[labels][1]
-    ]
+            dp_rank, shard, identity, _ = _place(labels, family.startswith("vllm:"))
+            known = lowest.get((family, dp_rank, identity))
+            if known is None or shard < known:
+                lowest[family, dp_rank, identity] = shard
+    kept: list[int] = []
+    for index, (family, part, labels, _) in enumerate(series):
+        if part and family not in _SHARD_FAMILIES:
+            dp_rank, shard, identity, _ = _place(labels, family.startswith("vllm:"))
+            if lowest[family, dp_rank, identity] == shard:
+                kept.append(index)
+        elif not family.startswith(_HTTP_FAMILIES):
+            kept.append(index)
+    return kept
 
 
 def _family_of(metric: Metric, families: Mapping[str, object]) -> str | None:
@@ -129,29 +132,28 @@ def _totals(layout: Layout, indexes: list[int]) -> list[int]:
 
     The tokenizer's counters and histograms have no rank and no total: there "" is only one priority more.
     """
-    priorities = {index: _label(layout.series[index], "priority") for index in indexes}
-    first = indexes[0] if indexes else 0
-    tokenizer = first < layout.windowed and _label(layout.series[first], "tp_rank") is None
-    if tokenizer or "" not in priorities.values():
+    priorities = [_place_of(layout.series[index]).priority for index in indexes]
+    if "" not in priorities:
         return indexes
-    return [index for index in indexes if not priorities[index]]
+    if indexes[0] < layout.windowed and _label(layout.series[indexes[0]].labels, "tp_rank") is None:
+        return indexes
+    return [index for index, priority in zip(indexes, priorities, strict=True) if not priority]
 
 
 def _values(series: Sequence[Series], indexes: Iterable[int]) -> tuple[Value, ...]:
-    groups: dict[tuple[str, Labels], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, Labels], list[int]] = {}
     for index in indexes:
-        groups[_dp_rank(series[index]), _identity(series[index])].append(index)
+        place = _place_of(series[index])
+        groups.setdefault((place.dp_rank, place.identity), []).append(index)
     values = [Value(dp_rank, tuple(at)) for (dp_rank, _), at in groups.items()]
     return tuple(sorted(values, key=lambda value: _rank_order(value.dp_rank)))
 
 
 def _histograms(series: Sequence[Series], indexes: Iterable[int], per_shard: bool) -> tuple[Buckets, ...]:
-    groups: dict[tuple[str, Labels], dict[tuple[int, int], list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    groups: dict[tuple[str, Labels], dict[tuple[int, int], list[int]]] = {}
     for index in indexes:
-        one = series[index]
-        groups[_dp_rank(one), _identity(one)][_shard(one.labels)].append(index)
+        dp_rank, shard, identity, _ = _place_of(series[index])
+        groups.setdefault((dp_rank, identity), {}).setdefault(shard, []).append(index)
     found: list[Buckets] = []
     for (dp_rank, labels), shards in groups.items():
         for shard in sorted(shards) if per_shard else [min(shards)]:
@@ -197,33 +199,44 @@ def _one_of(bounds: tuple[float, ...]) -> tuple[float, ...]:
     return bounds
 
 
-def _label(series: Series, name: str) -> str | None:
-    return next((value for label, value in series.labels if label == name), None)
+class _Place(NamedTuple):
+    """Whose series it is: DP rank, PP and TP rank, the labels that remain; its priority, if it has one."""
+
+    dp_rank: str
+    shard: tuple[int, int]
+    identity: Labels
+    priority: str | None
 
 
-def _dp_rank(series: Series) -> str:
-    """The DP rank's text; vLLM calls it ``engine``."""
-    if series.family.startswith("vllm:"):
-        return _label(series, "engine") or ""
-    return _label(series, "dp_rank") or ""
+def _place_of(series: Series) -> _Place:
+    return _place(series.labels, series.family.startswith("vllm:"))
 
 
-def _identity(series: Series) -> Labels:
-    return tuple([pair for pair in series.labels if pair[0] not in _NOT_IDENTITY])
+@lru_cache(maxsize=4096)
+def _place(labels: Labels, vllm: bool) -> _Place:
+    named = dict(labels)
+    dp_label = "engine" if vllm else "dp_rank"
+    return _Place(
+        dp_rank=named.get(dp_label, ""),
+        shard=(_rank(named.get("pp_rank", "")), _rank(named.get("tp_rank", ""))),
+        identity=tuple([pair for pair in labels if pair[0] not in _REPEATING and pair[0] != dp_label]),
+        priority=named.get("priority"),
+    )
 
 
-def _shard(labels: Labels) -> tuple[int, int]:
-    """PP rank, then TP rank; what is no number counts as 0."""
-    ranks = {"pp_rank": 0, "tp_rank": 0}
-    for name, value in labels:
-        if name in ranks and value.isdecimal() and len(value) < 10:
-            ranks[name] = int(value)
-    return ranks["pp_rank"], ranks["tp_rank"]
+def _rank(text: str) -> int:
+    """What is no number counts as 0."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def _rank_order(dp_rank: str) -> tuple[int, str]:
-    return (int(dp_rank) if dp_rank.isdecimal() and len(dp_rank) < 10 else 0, dp_rank)
+    return _rank(dp_rank), dp_rank
 
 
-def _first(labels: Iterable[Mapping[str, str]], name: str) -> str:
-    return next((one[name] for one in labels if one.get(name)), "")
+def _label(labels: Labels, name: str) -> str | None:
+    return next((value for label, value in labels if label == name), None)
+
+
+def _first(label_sets: Iterable[Labels], name: str) -> str:
+    """The first value of the label that is not empty."""
+    return next((value for labels in label_sets for label, value in labels if label == name and value), "")

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from pdtop.metrics.catalogue import ENGINE_PREFIXES, WORKER, WORKER_FAMILIES, Across
 from pdtop.metrics.distribution import Distribution, merge
 from pdtop.metrics.exposition import Layout, PageReader, sublayout
-from pdtop.metrics.plan import Buckets, Plan, Value, lowest_ranks, make_plan
+from pdtop.metrics.plan import Buckets, Plan, Value, make_plan, worth_keeping
 
 _NO_VALUES: Mapping[str, float] = MappingProxyType({})
 
@@ -143,7 +143,7 @@ class WorkerPageReader:
             prefixes=ENGINE_PREFIXES,
             counters_of=ENGINE_PREFIXES,
             ordinal="pid",
-            prune=lowest_ranks,
+            prune=worth_keeping,
         )
 
     def read(self, body: bytes, at: float, *, truncated: bool = False) -> WorkerNumbers:

@@ -267,7 +267,8 @@ def test_modes_of_one_counter_are_concepts_of_their_own() -> None:
 def test_any_counter_is_known_by_its_name() -> None:
     numbers = read(WORKER / "sglang-0.5.23-decode-dp4-attn-tp8.metrics.txt")
     assert numbers.named_counter("num_requests_total") == numbers.counter(c.REQUESTS)
-    assert numbers.named_counter("http_requests_total") is not None
+    assert numbers.named_counter("cuda_graph_passes_total") is not None
+    assert numbers.named_counter("http_requests_total") is None  # differs too much between workers
     assert numbers.named_counter("num_running_reqs") is None
     assert numbers.counter_by_rank(c.SCHEDULER_CPU).keys() == {"0", "1", "2", "3"}
 
