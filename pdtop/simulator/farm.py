@@ -133,7 +133,9 @@ class Farm:
             case "/model_info" | "/get_model_info":
                 return web.json_response(identity.model_info(spec))
             case "/server_info" | "/get_server_info":
-                return web.json_response(identity.server_info(spec, 0, 8998, 0.0))
+                # The port tells the workers of one lane apart: else they would be one under many names.
+                port = request.transport.get_extra_info("sockname")[1] if request.transport else 0
+                return web.json_response(identity.server_info(spec, port, 8998, 0.0))
             case _:
                 return web.json_response({"detail": "Not Found"}, status=404)
 
