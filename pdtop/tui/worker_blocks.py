@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from pdtop.cluster.model import Backlog, Breaker, Health, Latency, Rank, Role, RouterOpinion, Worker
+from rich.cells import cell_len
+
+from pdtop.cluster.model import (
+    READABLE,
+    Backlog,
+    Breaker,
+    Health,
+    Latency,
+    Rank,
+    Role,
+    RouterOpinion,
+    Worker,
+)
 from pdtop.metrics.distribution import Distribution, Quantile
 from pdtop.tui import text
 from pdtop.tui.headline import clip
 from pdtop.tui.judge import by_level, state_words
 from pdtop.tui.lines import line_width
+from pdtop.tui.options import Level
 from pdtop.tui.tones import SYMBOLS, TONES, Line, Run, Tone
 from pdtop.tui.worker_lines import BLANK, Field, heading, in_columns, known, labelled, table
 from pdtop.tui.worker_view import WorkerView
-
-_RowMaker = Callable[..., list[Line]]
 
 ROLE_WORDS = {Role.PREFILL: "PREFILL", Role.DECODE: "DECODE", Role.UNIFIED: "UNIFIED"}
 ROLE_TONES = {Role.PREFILL: Tone.PREFILL, Role.DECODE: Tone.DECODE}
@@ -22,10 +33,15 @@ ROLE_TONES = {Role.PREFILL: Tone.PREFILL, Role.DECODE: Tone.DECODE}
 #: What a waiting request waits for, by part of the backlog, and what the counts beside it mean.
 PART_HELP = {
     "queue": "waiting for the scheduler",
-    "bootstrap": "waiting for the decode worker to answer",
+    "bootstrap": "waiting for the decode worker",
     "prealloc": "waiting for KV memory",
-    "transfer": "waiting for the KV of the prefill worker",
+    "transfer": "waiting for its KV to arrive",
 }
+
+_SIGNS = {Tone.WARNING: "▲ ", Tone.CRITICAL: "✖ "}
+
+#: Cells of the longest bar in the queues.
+BAR = 16
 
 _USABLE: Mapping[bool | None, Run] = {
     True: ("usable", Tone.OK),
@@ -58,9 +74,10 @@ def head_block(view: WorkerView, width: int) -> list[Line]:
     lines += labelled("why     ", worker.reason, width)
     lines += labelled("do      ", worker.fix, width, Tone.STRONG)
     if worker.usable is False:
-        lines += labelled("unused  ", worker.unusable_because or "no reason is known", width)
-    lines.append(clip(_who(worker), width))
-    lines.append(clip(_numbers(worker), width))
+        lines += labelled("unused  ", worker.unusable_because, width)
+    lines.append(clip(_who(worker, width), width))
+    numbers = clip(_numbers(worker), width)
+    lines.append(tuple((words, Tone.STALE) for words, _ in numbers) if view.stale else numbers)
     return lines
 
 
@@ -69,22 +86,24 @@ def _first_line(view: WorkerView, width: int) -> Line:
     right: Line = ()
     if view.place is not None:
         right = ((f"  {view.place + 1} of {len(view.snapshot.workers)}", Tone.MUTED),)
-    usable = _USABLE[worker.usable]
     state: Run = ("gone", Tone.STALE) if view.gone else state_words(worker, tuple(view.findings))
-    pieces: list[Line] = [
-        (state,),
-        (usable,),
-        *([(("◌ draining", Tone.INFO),)] if worker.draining and "drain" not in state[0] else []),
-        (("age ", Tone.MUTED), (text.age(worker.age_s), _age_tone(view))),
-    ]
+    pieces: list[Line] = [(state,), (_USABLE[worker.usable],)]
+    if worker.draining and worker.state in READABLE and not view.gone and state[1] is not Tone.INFO:
+        pieces.append((("◌ draining", Tone.INFO),))
+    pieces.append((("age ", Tone.MUTED), (text.age(worker.age_s), _age_tone(view))))
     if worker.source:
         pieces.append((("queues from ", Tone.MUTED), (text.clean(worker.source, 20), Tone.MUTED)))
     role = ROLE_WORDS.get(worker.role, "ROLE –")
-    rest = [run for piece in pieces for run in (("   ", Tone.TEXT), *piece)]
-    room = width - line_width((*rest, *right)) - len(role) - 1
-    name = text.middle(text.clean(worker.name), max(12, room))
-    line = clip(((role + " ", ROLE_TONES.get(worker.role, Tone.STRONG)), (name, Tone.STRONG), *rest),
-                width - line_width(right))  # fmt: skip
+    name = text.clean(worker.name)
+    while True:  # what is said elsewhere too goes before the name is cut
+        rest = [run for piece in pieces for run in (("   ", Tone.TEXT), *piece)]
+        room = width - line_width((*rest, *right)) - len(role) - 1
+        if cell_len(name) <= room or len(pieces) <= 3:
+            break
+        pieces.pop()
+    shown = text.middle(name, max(12, room))
+    head: Line = ((role + " ", ROLE_TONES.get(worker.role, Tone.STRONG)), (shown, Tone.STRONG))
+    line = clip((*head, *rest), width - line_width(right))
     return (*line, (" " * (width - line_width((*line, *right))), Tone.TEXT), *right)
 
 
@@ -92,22 +111,25 @@ def _age_tone(view: WorkerView) -> Tone:
     return Tone.STALE if view.gone else by_level(view.worker.age_s, view.options.level("age_s"))
 
 
-def _who(worker: Worker) -> Line:
+def _who(worker: Worker, width: int) -> Line:
     who = worker.identity
     sizes = " · ".join(
         f"{name} {text.UNKNOWN if size is None else size}"
         for name, size in (("TP", who.tp_size), ("PP", who.pp_size), ("DP", who.dp_size))
     )
-    return (
+    before: Line = (
         ("SGLang ", Tone.MUTED),
-        known(text.clean(who.version or text.UNKNOWN, 40)),
-        ("   model ", Tone.MUTED),
-        known(text.middle(text.clean(who.model or text.UNKNOWN), 40)),
+        known(text.clean(who.version or text.UNKNOWN, 16)),
+        ("   ", Tone.TEXT),
+    )
+    after: Line = (
         (f"   {sizes}   KV by ", Tone.MUTED),
-        known(text.clean(who.transfer_backend or text.UNKNOWN, 40)),
+        known(text.clean(who.transfer_backend or text.UNKNOWN, 12)),
         ("   weight ", Tone.MUTED),
         (f"{worker.weight:g}", Tone.TEXT),
     )
+    room = max(8, width - line_width((*before, *after)))
+    return (*before, known(text.middle(text.clean(who.model or text.UNKNOWN), room)), *after)
 
 
 def _numbers(worker: Worker) -> Line:
@@ -154,59 +176,59 @@ def findings_block(view: WorkerView, width: int) -> list[Line]:
 def queue_block(view: WorkerView, width: int) -> list[Line]:
     """What runs and what waits for what, with bars on one scale."""
     worker, limits = view.worker, view.worker.identity
-    counts = [
-        v for v in (worker.running, worker.backlog.total, worker.inflight, worker.retracted) if v is not None
-    ]
-    full = text.nice_ceiling(max(counts, default=0.0), 10.0)
-    fields = (Field("", 12, "left"), Field("", 6), Field("", 20, "left"), Field("", 4, "left"))
+    counts = (worker.running, worker.backlog.total, worker.inflight, worker.retracted)
+    full = text.nice_ceiling(max((v for v in counts if v is not None), default=0.0), 10.0)
+    fields = (Field("", 12, "left"), Field("", 6), Field("", BAR, "left"), Field("", 4, "left"))
 
     def row(
-        label: str, words: str, value: float | None, of: float, note: str, tone: Tone = Tone.TEXT
+        label: str, value: float | None, note: str, tone: Tone = Tone.TEXT, words: str = ""
     ) -> list[Line]:
-        bar = text.bar(value, of, 20)
-        return [((label, Tone.MUTED),), (known(words, tone),), ((bar, Tone.BAR),), ((note, Tone.MUTED),)]
+        shown = known(words or text.count(value), tone)
+        return [
+            ((label, Tone.MUTED),),
+            (shown,),
+            ((text.bar(value, full, BAR), Tone.BAR),),
+            ((note, Tone.MUTED),),
+        ]
 
-    of_running = (
-        "" if limits.max_running_requests is None else f"of {text.count(limits.max_running_requests)}"
-    )
-    tone = by_level(worker.backlog.total, view.options.level("backlog"), Tone.STRONG)
-    why = "a part is not exported: at least" if worker.backlog.lower_bound else ""
+    limit = limits.max_running_requests
+    waiting = worker.backlog
+    tone = by_level(waiting.total, view.options.level("backlog"), Tone.STRONG)
     rows = [
-        row("running", text.count(worker.running), worker.running, full, of_running),
-        row("backlog", _total(worker.backlog), worker.backlog.total, full, why, tone),
+        row("running", worker.running, "" if limit is None else f"of {text.count(limit)}"),
+        row("backlog", waiting.total, "at least: a part is not exported" if waiting.lower_bound else "", tone,
+            _total(waiting)),
+    ]  # fmt: skip
+    rows += [
+        row("  " + text.clean(name, 20), value, PART_HELP.get(name, ""))
+        for name, value in waiting.parts.items()
     ]
-    for name, value in worker.backlog.parts.items():
-        rows.append(row("  " + text.clean(name, 20), text.count(value), value, full, PART_HELP.get(name, "")))
     if worker.role is Role.PREFILL:
-        rows.append(
-            row("inflight", text.count(worker.inflight), worker.inflight, full, "KV still being sent")
-        )
-        failures = worker.transfer_failures
-        bad = Tone.WARNING if failures else Tone.TEXT
-        rows.append(
-            row("failed", text.count(failures), None, full, "KV transfers that failed in the window", bad)
-        )
+        rows.append(row("inflight", worker.inflight, "KV still being sent"))
+        failed = worker.transfer_failures
+        bad = Tone.WARNING if failed else Tone.TEXT
+        help = (("KV transfers, in the window", Tone.MUTED),)
+        rows.append([(("failed", Tone.MUTED),), (known(text.count(failed), bad),), (), help])
     else:
-        rows.append(
-            row("retracted", text.count(worker.retracted), worker.retracted, full, "put back for lack of KV")
-        )
-    rows.append(_kv_row(view, row))
+        rows.append(row("retracted", worker.retracted, "put back for lack of KV memory"))
+    rows.append(_kv_row(worker, view.options.level("kv_use")))
     note = f"from {text.clean(worker.source, 20)}" if worker.source else ""
     return [heading("QUEUES", note, width), *table(fields, rows, width)[1:]]
 
 
-def _kv_row(view: WorkerView, row: _RowMaker) -> list[Line]:
-    worker = view.worker
-    notes = []
+def _kv_row(worker: Worker, level: Level) -> list[Line]:
+    note: list[Run] = []
     if worker.identity.kv_capacity_tokens is not None:
-        notes.append(f"of {text.si(worker.identity.kv_capacity_tokens)} tokens")
+        note.append((f"of {text.si(worker.identity.kv_capacity_tokens)} tok", Tone.MUTED))
     if worker.kv_worst_rank is not None and len(worker.ranks) > 1:
-        notes.append(
-            f"fullest rank {text.clean(worker.kv_worst_rank, 12)}: {text.percent(worker.kv_use_worst)}"
+        worst = by_level(worker.kv_use_worst, level, Tone.MUTED)
+        sign = _SIGNS.get(worst, "")
+        words = (
+            f"{sign}fullest rank {text.clean(worker.kv_worst_rank, 12)}: {text.percent(worker.kv_use_worst)}"
         )
-    tone = by_level(worker.kv_use_worst, view.options.level("kv_use"))
-    return row("KV use", text.percent(worker.kv_use), worker.kv_use, 1.0, ", ".join(notes),
-               Tone.TEXT if tone is Tone.MUTED else tone)  # fmt: skip
+        note += [("   " if note else "", Tone.TEXT), (words, worst)]
+    use = known(text.percent(worker.kv_use), by_level(worker.kv_use, level))
+    return [(("KV use", Tone.MUTED),), (use,), ((text.bar(worker.kv_use, 1.0, BAR), Tone.BAR),), tuple(note)]
 
 
 def rank_block(view: WorkerView, width: int) -> list[Line]:
@@ -217,8 +239,8 @@ def rank_block(view: WorkerView, width: int) -> list[Line]:
         return []
     names = "+".join(worker.backlog.parts)
     fields = (
-        Field("RANK", 4), Field("RUN", 5), Field("BACKLOG", 7), Field(names.upper() or "PARTS", 25, "left"),
-        Field("KV", 4), Field("", 10, "left"), Field("TOK/S", 6), Field("HIT", 4, optional=True),
+        Field("RANK", 4), Field("RUN", 5), Field("BACKLOG", 7), Field(names.upper() or "PARTS", 23, "left"),
+        Field("KV", 4), Field("", 10, "left", optional=True), Field("TOK/S", 6), Field("HIT", 4, optional=True),
         Field("AGE", 5, optional=True), Field("", 9, "left"),
     )  # fmt: skip
     rows = [_rank_row(rank, worker, view) for rank in worker.ranks]
@@ -234,7 +256,7 @@ def _rank_row(rank: Rank, worker: Worker, view: WorkerView) -> list[Line]:
     parts = "+".join("?" if v is None else text.count(v) for v in rank.backlog.parts.values())
     tone = by_level(rank.kv_use, view.options.level("kv_use"))
     fullest = rank.dp_rank == worker.kv_worst_rank
-    sign = {Tone.WARNING: "▲ ", Tone.CRITICAL: "✖ "}.get(tone, "◂ ") + "fullest" if fullest else ""
+    sign = _SIGNS.get(tone, "◂ ") + "fullest" if fullest else ""
     return [
         ((text.clean(rank.dp_rank, 8) or text.UNKNOWN, Tone.STRONG if fullest else Tone.TEXT),),
         (known(text.count(rank.running)),),
@@ -261,10 +283,16 @@ def latency_block(view: WorkerView, width: int) -> list[Line]:
     """Latencies of the window with their source and metric; streaming and not apart where the engine does."""
     worker = view.worker
     rows: list[list[Line]] = []
-    for title, latency in (("TTFT", worker.ttft), ("TPOT", worker.tpot), ("queue time", worker.queue_time)):
-        rows += _latency_rows(title, latency)
+    prefill = worker.role is Role.PREFILL
+    for title, latency, expected in (
+        ("TTFT", worker.ttft, not prefill),
+        ("TPOT", worker.tpot, not prefill),
+        ("queue time", worker.queue_time, prefill),
+    ):
+        if latency is not None or expected:
+            rows += _latency_rows(title, latency)
     transfer = worker.kv_transfer_ms
-    if worker.role is Role.PREFILL or transfer is not None:
+    if prefill or transfer is not None:
         rows.append([(("KV transfer", Tone.TEXT),), *_figures(transfer, 1e-3), (("", Tone.MUTED),)])
     note = f"of the last {text.age(view.snapshot.window_s)}"
     metric = max(14, width - sum(f.width + 2 for f in _LATENCY_FIELDS[:-1]) - 1)
@@ -320,10 +348,10 @@ def stage_block(view: WorkerView, width: int) -> list[Line]:
     if not stages:
         return []
     longest = max((d.sum for d in stages.values()), default=0.0)
-    fields = (*_LATENCY_FIELDS[:-1], Field("TIME IN STAGE", 14, "left"))
-    fields = (Field("", 28, "left"), *fields[1:])
+    fields = (*_LATENCY_FIELDS[:-1], Field("TIME", 12, "left"))
+    fields = (Field("", 26, "left"), *fields[1:])
     rows = [
-        [((text.clean(name, 60), Tone.TEXT),), *_figures(d), ((text.bar(d.sum, longest, 14), Tone.BAR),)]
+        [((text.clean(name, 60), Tone.TEXT),), *_figures(d), ((text.bar(d.sum, longest, 12), Tone.BAR),)]
         for name, d in stages.items()
     ]
     note = f"of the last {text.age(view.snapshot.window_s)}"
@@ -356,7 +384,7 @@ def _opinion_row(opinion: RouterOpinion, name_width: int, view: WorkerView) -> l
     since = "" if opinion.breaker_since_s is None else f" {text.age(opinion.breaker_since_s)}"
     fails = by_level(opinion.failure_rate, view.options.level("failure_rate"))
     return [
-        ((text.middle(text.clean(opinion.router), name_width), Tone.TEXT),),
+        ((text.middle(text.clean(opinion.router.removeprefix("http://")), name_width), Tone.TEXT),),
         (health if opinion.listed else ("✖ absent", Tone.CRITICAL),),
         (breaker, (since, Tone.MUTED)),
         (known(text.count(opinion.inflight)),),

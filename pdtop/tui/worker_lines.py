@@ -38,6 +38,11 @@ def heading(title: str, note: str, width: int) -> Line:
     return (*line, ("─" * max(0, width - line_width(line)), Tone.MUTED))
 
 
+def faded(block: list[Line]) -> list[Line]:
+    """A part of the page whose numbers are old: all but its heading in the background."""
+    return [*block[:1], *(tuple((words, Tone.STALE) for words, _ in line) for line in block[1:])]
+
+
 def known(words: str, tone: Tone = Tone.TEXT) -> Run:
     """``words``, in the background if they say "unknown"."""
     return words, Tone.MUTED if words == text.UNKNOWN else tone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pdtop.cluster.model import Role
 from pdtop.tui import text
 from pdtop.tui.charts import Points
-from pdtop.tui.tones import Line
+from pdtop.tui.tones import Line, Tone
 from pdtop.tui.widgets.chart import Chart, chart_lines
 from pdtop.tui.worker_blocks import (
     findings_block,
@@ -17,16 +17,19 @@ from pdtop.tui.worker_blocks import (
     router_block,
     stage_block,
 )
-from pdtop.tui.worker_lines import BLANK, columns
+from pdtop.tui.worker_lines import BLANK, columns, faded
 from pdtop.tui.worker_view import WorkerView
 
 #: From these widths on two charts stand beside each other, and the charts stand beside the tables.
-TWO_CHARTS_FROM = 100
+TWO_CHARTS_FROM = 96
 TABLES_BESIDE_FROM = 170
 
 #: Below this height, or one chart wide, only the most telling charts are drawn.
-ALL_CHARTS_FROM = 30
+ALL_CHARTS_FROM = 28
 FEW_CHARTS = 3
+
+#: From this height on charts are drawn tall.
+TALL_FROM = 50
 
 _LEAD = {
     Role.PREFILL: ("queue_time", "tokens", "backlog", "running", "kv", "ttft"),
@@ -40,17 +43,20 @@ def page(view: WorkerView, width: int, height: int) -> list[Line]:
     """All lines of the page, each at most ``width`` cells."""
     inner = width - 2  # a cell of margin on both sides
     top = [head_block(view, inner), findings_block(view, inner)]
-    if width >= TABLES_BESIDE_FROM:
-        half = (inner - 4) // 2
-        left = _stacked([charts_block(view, half, height), rank_block(view, half), router_block(view, half)])
-        right = _stacked([queue_block(view, half), latency_block(view, half), stage_block(view, half),
-                          identity_block(view, half)])  # fmt: skip
-        lines = _stacked([*top, columns([left, right], half, gap=4)])
+    fade = faded if view.stale else list[Line]
+    beside = width >= TABLES_BESIDE_FROM
+    each = (inner - 4) // 2 if beside else inner
+    charts = charts_block(view, each, height)
+    queues, ranks = fade(queue_block(view, each)), fade(rank_block(view, each))
+    latencies, stages = fade(latency_block(view, each)), fade(stage_block(view, each))
+    routers, identity = router_block(view, each), identity_block(view, each)
+    if beside:
+        left, right = [charts, ranks, routers], [queues, latencies, stages, identity]
+        lines = _stacked([*top, columns([_stacked(left), _stacked(right)], each, gap=4)])
     else:
-        lines = _stacked([*top, charts_block(view, inner, height), queue_block(view, inner),
-                          rank_block(view, inner), latency_block(view, inner), stage_block(view, inner),
-                          router_block(view, inner), identity_block(view, inner)])  # fmt: skip
-    return [((" ", line[0][1]), *line) if line else BLANK for line in lines]
+        lines = _stacked([*top, charts, queues, ranks, latencies, stages, routers, identity])
+    margin = [BLANK] if height >= ALL_CHARTS_FROM else []
+    return [*margin, *(((" ", Tone.TEXT), *line) if line else BLANK for line in lines)]
 
 
 def _stacked(blocks: list[list[Line]]) -> list[Line]:
@@ -64,9 +70,9 @@ def _stacked(blocks: list[list[Line]]) -> list[Line]:
 
 def charts_block(view: WorkerView, width: int, height: int) -> list[Line]:
     """The charts of the worker's role, in one column or two."""
-    across = 2 if width >= TWO_CHARTS_FROM - 4 or height >= 45 else 1
+    across = 2 if width >= TWO_CHARTS_FROM or height >= TALL_FROM else 1
     few = across == 1 or height < ALL_CHARTS_FROM
-    rows = 3 if few else 4 if height < 50 else 6
+    rows = 3 if few else 4 if height < TALL_FROM else 8
     charts = charts_of(view)[: FEW_CHARTS if few else None]
     each = (width - 3 * (across - 1)) // across
     drawn = [

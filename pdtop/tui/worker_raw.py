@@ -49,20 +49,19 @@ class RawPage:
 
     def search(self, words: str) -> list[int]:
         """Indices of the lines whose name or labels contain every one of ``words``; case does not matter."""
-        needles = words.casefold().split()
-        if not needles:
-            return list(range(len(self._lines)))
-        if self._keys is None:  # made at the first search: it costs as much as all else together
-            self._keys = [series_of(line).casefold() for line in self._lines]
-        found = enumerate(self._keys)
-        first, *more = needles
-        return [i for i, key in found if first in key and all(n in key for n in more)]
+        rows = list(range(len(self._lines)))
+        needles = words.lower().split()
+        if needles and self._keys is None:  # made at the first search: it costs as much as all else together
+            self._keys = [series_of(line) for line in "\n".join(self._lines).lower().split("\n")]
+        keys = self._keys or []
+        for needle in needles:
+            rows = [i for i in rows if needle in keys[i]]
+        return rows
 
 
 def series_of(line: str) -> str:
-    """Name and labels of a sample line: all up to the closing brace, or up to the first space."""
-    end = line.rfind("}", 0, line.find(" # ") if " # " in line else len(line))
-    return line[: end + 1] if end >= 0 else line.partition(" ")[0]
+    """Name and labels of a sample line: all up to the last brace, or else up to the first space."""
+    return line[: line.rfind("}") + 1] or line.partition(" ")[0]
 
 
 def parsed(line: str) -> SeriesLine:
@@ -76,7 +75,7 @@ def parsed(line: str) -> SeriesLine:
     except (ValueError, IndexError, KeyError, TypeError):
         return SeriesLine("", text.clean(line), "", bad=True)
     pairs = " ".join(f'{key}="{labels[key]}"' for key in sorted(labels, key=_SAME_EVERYWHERE.__contains__))
-    return SeriesLine(text.clean(name), text.clean(pairs), number(value))
+    return SeriesLine(text.clean(name), text.clean(pairs), number(float(value)))
 
 
 def number(value: float) -> str:

@@ -27,7 +27,7 @@ class RawSeriesScreen(ConsoleScreen):
     """Search above, series in the middle, the whole of the series under the cursor below."""
 
     DEFAULT_CSS = """
-    RawSeriesScreen #raw-search { background: $surface; }
+    RawSeriesScreen #raw-search { background: $surface; padding: 0 1; }
     RawSeriesScreen #raw-note { height: 2; }
     RawSeriesScreen #raw-detail { height: 4; }
     """

@@ -80,7 +80,7 @@ def _title(chart: Chart, width: int, stale: bool) -> Line:
     unit = f" {chart.unit}" if chart.unit else ""
     value = sign + chart.words(newest)
     title = text.fit(chart.title, max(0, width - len(value) - len(unit)))
-    return ((title, Tone.COLUMN), (value, Tone.STALE if stale else tone), (unit, Tone.MUTED))
+    return ((title, Tone.TEXT), (value, Tone.STALE if stale else tone), (unit, Tone.MUTED))
 
 
 def _plot(chart: Chart, columns: Points, top: float, cells: int, rows: int, tone: Tone) -> list[Line]:
