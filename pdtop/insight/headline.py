@@ -85,7 +85,7 @@ def _router_sees(router: Router, snapshot: Snapshot) -> Iterator[Finding]:
     if router.loads_unknown:
         yield _finding(
             router,
-            Severity.WARNING,
+            Severity.INFO,
             "loads_unknown",
             f"the router cannot read the load of {several(len(opinions), 'worker')}: "
             "policies that compare loads are blind",

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 class Levels:
     """Defaults are deliberately on the calm side: a finding that cries wolf is worse than a late one.
 
-    The KV levels come from real captures of SGLang 0.5.23: a decode pool that cannot take another
-    request stood at 79 % use with 34 requests waiting for room, since a request needs its whole prompt
-    (and a reserve for its output) at once.
+    The KV levels come from real captures of SGLang 0.5.23: a decode pool that cannot take another request
+    stood at 79 % use with 34 requests waiting for room, another one at 64 % with 39: a request needs its
+    whole prompt (and a reserve for its output) at once.
     """
 
     kv_warn: float = 0.90
     kv_crit: float = 0.97
-    kv_held: float = 0.70  # above this, requests waiting for room are waiting for KV memory
+    kv_held: float = 0.60  # above this, requests waiting for room are waiting for KV memory
     pile: float = 8.0  # requests; a smaller queue is ordinary traffic
     growing_span_s: float = 30.0  # a backlog has to grow over this long
     slow_answer_s: float = 5.0  # a time-out counts as down once the last good answer is older than this
