@@ -198,8 +198,8 @@ class Proxy:
             async for part in upstream.content.iter_any():
                 if not out.prepared:
                     await out.prepare(request)
-                    self._metrics.ttft.labels("pd", labels[3], "sglang").observe(monotonic() - started)
-                    if streams:
+                    if streams:  # an answer in one piece has no first token
+                        self._metrics.ttft.labels("pd", labels[3], "sglang").observe(monotonic() - started)
                         self._metrics.duration.labels(*labels).observe(monotonic() - started)
                 await out.write(part)
         except aiohttp.ClientError as failure:

@@ -40,7 +40,7 @@ class DecodeModel:
     step_s: float = 0.018
     step_per_request_s: float = 0.0006
     step_per_kilotoken_s: float = 0.00012
-    kv_tokens: int = 60_000
+    kv_tokens: int = 30_000
     reserve_tokens: int = 256  # kept free for each request that runs or will
     max_running: int = 64
     handshake_s: float = 0.0004

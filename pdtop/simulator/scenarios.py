@@ -82,14 +82,15 @@ def _with_trouble(calm: Plan, scenario: Scenario) -> Plan:
             hot = replace(
                 traffic, rate=traffic.rate * 1.5, shared=0.9, hot=0.8, prompt_median=2600, prefix_tokens=512
             )
-            return replace(calm, traffic=hot, prefill_policy="prefix_hash")
+            # Decode gives memory before prefill computes; with little of it the others would starve, too.
+            roomy = _with_kv(calm.decode, 120_000)
+            return replace(calm, decode=roomy, traffic=hot, prefill_policy="prefix_hash")
         case "slow-decode":
             return replace(calm, decode=_with_fault(calm.decode, Fault("slow", TROUBLE_S, 6.0)))
         case "kv-full":
-            small = replace(calm.decode[0].decode, kv_tokens=9_000, reserve_tokens=32)
-            decode = tuple(replace(d, decode=replace(small, site=d.decode.site)) for d in calm.decode)
+            small = _with_kv(calm.decode, 9_000, reserve_tokens=32)
             longer = replace(traffic, rate=traffic.rate * 1.3, prompt_median=1600, prompt_max=6000)
-            return replace(calm, decode=decode, traffic=longer)
+            return replace(calm, decode=small, traffic=longer)
         case "transfer-stall":
             return replace(calm, prefill=_with_fault(calm.prefill, Fault("transfer_slow", TROUBLE_S, 120.0)))
         case "dead-worker":
@@ -97,6 +98,15 @@ def _with_trouble(calm: Plan, scenario: Scenario) -> Plan:
             return replace(calm, decode=_with_fault(calm.decode, Fault("die", TROUBLE_S)), victim=victim)
         case "frozen-worker":
             return replace(calm, decode=_with_fault(calm.decode, Fault("hang", TROUBLE_S)))
+
+
+def _with_kv(
+    specs: tuple[WorkerSpec, ...], kv_tokens: int, reserve_tokens: int = 256
+) -> tuple[WorkerSpec, ...]:
+    return tuple(
+        replace(s, decode=replace(s.decode, kv_tokens=kv_tokens, reserve_tokens=reserve_tokens))
+        for s in specs
+    )
 
 
 def _with_fault(specs: tuple[WorkerSpec, ...], fault: Fault) -> tuple[WorkerSpec, ...]:

@@ -30,7 +30,7 @@ class Traffic:
     prefix_tokens: int = 512
     shared: float = 0.5  # share of the requests that begin with one of them
     hot: float = 0.0  # share of those that begin with the first one, beside an even spread
-    streaming: float = 0.85
+    streaming: float = 1.0  # share; an answer in one piece has no time to first token
     burst_every_s: float = 0.0
     burst_for_s: float = 0.0
     burst_factor: float = 1.0

@@ -215,12 +215,12 @@ def run(seed: int, kv_tokens: int = 20_000) -> tuple[VirtualCluster, list[Result
         PrefillModel(kv_tokens=30_000),
         DecodeModel(kv_tokens=kv_tokens, reserve_tokens=64),
     )
-    c.feed(arrivals(Traffic(rate=6.0), seed), until=40.0, started=0.0, choose=least_loaded)
+    c.feed(arrivals(Traffic(rate=6.0, streaming=0.85), seed), until=40.0, started=0.0, choose=least_loaded)
     c.drain()
     return c, list(c.results)
 
 
-@pytest.mark.parametrize("kv_tokens", [9_500, 60_000])
+@pytest.mark.parametrize("kv_tokens", [9_500, 30_000])
 def test_every_request_is_accounted_for(kv_tokens: int) -> None:
     c, results = run(7, kv_tokens)
     assert c.open_requests == 0

@@ -50,7 +50,7 @@ def fixed_labels(metric: Metric, names: Iterable[str]) -> set[tuple[str, ...]]:
 
 
 def loaded(
-    tp: int = 1, dp: int = 1, kv_tokens: int = 60_000, reserve_tokens: int = 256
+    tp: int = 1, dp: int = 1, kv_tokens: int = 30_000, reserve_tokens: int = 256
 ) -> tuple[VirtualCluster, float]:
     decode = DecodeModel(kv_tokens=kv_tokens, reserve_tokens=reserve_tokens)
     c = VirtualCluster.make(
@@ -59,7 +59,12 @@ def loaded(
             WorkerSpec(role="decode", dp=dp, decode=decode),
         ]
     )
-    c.feed(arrivals(Traffic(rate=3.0, shared=0.8), 1), until=30.0, started=0.0, choose=least_loaded)
+    c.feed(
+        arrivals(Traffic(rate=3.0, shared=0.8, streaming=0.85), 1),
+        until=30.0,
+        started=0.0,
+        choose=least_loaded,
+    )
     for worker in (*c.prefill, *c.decode):
         worker.telemetry.observe_loads(0.0002)
     return c, 30.0
@@ -168,8 +173,8 @@ def test_no_counter_ever_falls() -> None:
     c = VirtualCluster.make([WorkerSpec(role="prefill"), WorkerSpec(role="decode")], started)
     rest = arrivals(Traffic(rate=4.0), 2)
     before: dict[str, float] = {}
-    for tenth in range(1, 80):
-        now = started + tenth / 10
+    for tick in range(1, 25):
+        now = started + tick / 3
         rest = c.feed(rest, until=now, started=started, choose=least_loaded)
         for worker in (*c.prefill, *c.decode):
             for metric in page(worker, now).values():
