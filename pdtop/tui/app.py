@@ -34,10 +34,13 @@ from pdtop.tui.screens.findings import FindingsScreen
 from pdtop.tui.screens.help import HelpScreen
 from pdtop.tui.screens.overview import OverviewScreen
 from pdtop.tui.screens.question import QuestionScreen
+from pdtop.tui.screens.raw_series import RawSeriesScreen
 from pdtop.tui.screens.worker import WorkerScreen
 from pdtop.tui.source import SnapshotSource
 from pdtop.tui.themes import DEFAULT, MONO, load_themes, shipped_folder
 from pdtop.tui.widgets.filter_bar import FilterBar
+from pdtop.tui.widgets.line_page import LinePage
+from pdtop.tui.widgets.series_list import SeriesList
 from pdtop.tui.widgets.worker_table import WorkerTable
 
 #: How soon a snapshot is tried again that the terminal was not ready for, seconds.
@@ -186,7 +189,7 @@ class ConsoleApp(App[None]):
         self._refresh_truecolor_filter(self.ansi_theme)
         if self.is_running:
             for screen in self.screen_stack:
-                for widget in screen.query("LineView, WorkerTable, Chart"):
+                for widget in screen.query("LineView, WorkerTable, LinePage, SeriesList"):
                     widget.refresh()
         return True
 
@@ -344,6 +347,9 @@ KEY_OWNERS: tuple[tuple[str, type[DOMNode]], ...] = (
     ("Overview", OverviewScreen),
     ("Tables", WorkerTable),
     ("Worker", WorkerScreen),
+    ("Worker page", LinePage),
+    ("Raw series", RawSeriesScreen),
+    ("Series", SeriesList),
     ("Findings", FindingsScreen),
     ("Filter", FilterBar),
     ("Lists", ChoiceScreen),

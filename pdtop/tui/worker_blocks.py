@@ -240,8 +240,8 @@ def rank_block(view: WorkerView, width: int) -> list[Line]:
     names = "+".join(worker.backlog.parts)
     fields = (
         Field("RANK", 4), Field("RUN", 5), Field("BACKLOG", 7), Field(names.upper() or "PARTS", 23, "left"),
-        Field("KV", 4), Field("", 10, "left", optional=True), Field("TOK/S", 6), Field("HIT", 4, optional=True),
-        Field("AGE", 5, optional=True), Field("", 9, "left"),
+        Field("KV", 4), Field("", 10, "left", optional=True), Field("TOK/S", 6),
+        Field("HIT", 4, optional=True), Field("AGE", 5, optional=True), Field("", 9, "left"),
     )  # fmt: skip
     rows = [_rank_row(rank, worker, view) for rank in worker.ranks]
     note = f"{len(worker.ranks)}" if expected is None else f"{len(worker.ranks)} of {expected} report"

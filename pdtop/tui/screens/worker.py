@@ -24,7 +24,7 @@ class WorkerScreen(ConsoleScreen):
                 tooltip="The worker before this one"),
         Binding("right_square_bracket,right", "step(1)", "next", key_display="]", id="worker.next",
                 tooltip="The worker after this one"),
-        Binding("slash,r", "raw", "raw series", id="worker.raw", tooltip="Search in the worker's metrics page"),
+        Binding("slash,r", "raw", "raw series", id="worker.raw", tooltip="Search the worker's metrics page"),
         Binding("escape,q", "app.back", "back", id="worker.back", tooltip="Back to the screen before"),
     ]  # fmt: skip
 
