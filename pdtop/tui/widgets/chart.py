@@ -24,7 +24,7 @@ SPANS = (120.0, 300.0, 900.0, 3600.0)
 
 #: Distances between labels of the time axis, seconds.
 _STEPS = (10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0)
-_LABEL_ROOM = 11  # cells from one label of the time axis to the next, at least
+_LABEL_ROOM = 10  # cells from one label of the time axis to the next, at least
 
 
 @dataclass(frozen=True, slots=True)
