@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 from pdtop.cluster.derive import Derived
+from pdtop.cluster.lazy import LazyMapping
 from pdtop.cluster.model import (
     Backlog,
     Latency,
     Pool,
     Role,
     Router,
+    RouterOpinion,
     Worker,
 )
 from pdtop.metrics.distribution import Distribution, merge
@@ -25,21 +27,30 @@ from pdtop.metrics.distribution import Distribution, merge
 Get = Callable[[Worker], float | None]
 
 
-def shared(workers: Sequence[Worker], own: Mapping[str, float | None]) -> tuple[Worker, ...]:
-    """Each worker with its share of its pool's requests in the window.
+def shares(
+    roles: Mapping[str, Role],
+    dispatched: Mapping[str, float],
+    own: Mapping[str, float],
+) -> dict[str, float]:
+    """Each worker's part of its pool's requests in the window, by key.
 
-    Counted by the routers; where they count none, by the workers themselves (``own``, by key).
+    As the routers counted them (``dispatched``); in a pool of which they count none, as the workers did.
     """
-    shares: dict[str, float] = {}
-    for role in Role:
-        members = [worker for worker in workers if worker.role is role]
-        counts = {worker.key: _dispatched(worker) for worker in members}
-        if all(count is None for count in counts.values()):
-            counts = {worker.key: own.get(worker.key) for worker in members if not worker.stale}
-        total = sum(count for count in counts.values() if count is not None)
+    found: dict[str, float] = {}
+    for role in set(roles.values()):
+        members = [key for key, one in roles.items() if one is role]
+        counts = {key: dispatched[key] for key in members if key in dispatched}
+        counts = counts or {key: own[key] for key in members if key in own}
+        total = sum(counts.values())
         if total > 0:
-            shares.update((key, count / total) for key, count in counts.items() if count is not None)
-    return tuple(replace(worker, share=shares.get(worker.key)) for worker in workers)
+            found.update((key, count / total) for key, count in counts.items())
+    return found
+
+
+def dispatched(opinions: Iterable[RouterOpinion]) -> float | None:
+    """Requests that all routers sent to one worker in the window; None if none of them counts."""
+    counts = [opinion.requests for opinion in opinions if opinion.requests is not None]
+    return sum(counts) if counts else None
 
 
 def pool(role: Role, workers: Sequence[Worker], derived: Mapping[str, Derived], *, policy: str = "") -> Pool:
@@ -94,10 +105,18 @@ def merged(latencies: Iterable[Latency | None]) -> Latency | None:
         same[0].source,
         metric,
         _merge(latency.distribution for latency in same),
-        streaming=_merge(latency.streaming for latency in same),
-        non_streaming=_merge(latency.non_streaming for latency in same),
+        LazyMapping(partial(_merged_split, same)),
         summary=same[0].summary if len(same) == 1 else None,
     )
+
+
+def _merged_split(latencies: Sequence[Latency]) -> dict[str, Distribution]:
+    found: dict[str, Distribution] = {}
+    for value in ("true", "false"):
+        one = _merge(latency.split.get(value) for latency in latencies)
+        if one is not None:
+            found[value] = one
+    return found
 
 
 def headline_ttft(
@@ -118,11 +137,6 @@ def prefill_part(routers: Iterable[Router], prefill: Latency | None) -> Latency 
     """The prefill part of the TTFT: the router's prefill duration, else the prefill workers' own TTFT."""
     router = merged([router.prefill_duration for router in routers])
     return router if router is not None else prefill
-
-
-def _dispatched(worker: Worker) -> float | None:
-    counts = [opinion.requests for opinion in worker.opinions if opinion.requests is not None]
-    return sum(counts) if counts else None
 
 
 def _backlog(workers: Sequence[Worker]) -> Backlog:

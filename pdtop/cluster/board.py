@@ -19,19 +19,11 @@ from pdtop.cluster.readings import (
 )
 from pdtop.cluster.router_watch import RouterView, RouterWatch, key_of
 from pdtop.cluster.targets import RouterTarget, WorkerTarget
-from pdtop.cluster.watch import (
-    HISTORY_S,
-    TREND_POINTS,
-    TRENDS,
-    WINDOW_POINTS,
-    About,
-    WorkerWatch,
-    trend_points,
-)
+from pdtop.cluster.trends import Trends, trend_points
+from pdtop.cluster.watch import WINDOW_POINTS, About, WorkerWatch
 from pdtop.config.schema import Config, Slo
 from pdtop.insight.findings import NOTHING, Memory, judge
 from pdtop.insight.slo import goodput
-from pdtop.metrics.series import Series
 
 POOLS = (Role.PREFILL, Role.DECODE)
 
@@ -78,8 +70,7 @@ class Board:
         self._notices: tuple[str, ...] = ()
         self._memory: Memory = NOTHING
         self._number = 0
-        kept = int(HISTORY_S / tick_s)
-        self._pool_series = {role: {name: Series(kept, tick_s) for name in TRENDS} for role in POOLS}
+        self._pool_trends = {role: Trends(tick_s) for role in POOLS}
 
     # The poller's sink
 
@@ -193,13 +184,29 @@ class Board:
         watches = {**self._passed_on, **self._workers}
         roles = {key: watch.role for key, watch in watches.items()}
         views = [watch.view(now, span, roles) for watch in self._routers.values()]
-        workers = [self._worker(watch, views, now, span, tick) for watch in watches.values()]
-        workers += _of_routers_only(views, watches)
+        opinions = _by_worker(views)
         derived = {key: page for key, watch in watches.items() if (page := watch.derived(span)) is not None}
-        shared = assemble.shared(workers, {key: page.requests for key, page in derived.items()})
-        pools = [self._pool(role, shared, derived, views, tick) for role in POOLS]
+        shares = assemble.shares(
+            _roles(views) | roles,
+            {
+                key: count
+                for key, said in opinions.items()
+                if (count := assemble.dispatched(said)) is not None
+            },
+            {
+                key: page.requests
+                for key, page in derived.items()
+                if page.requests is not None and not watches[key].missed_polls
+            },
+        )
+        workers = tuple(
+            watch.view(now, span, opinions.get(key, ()), share=shares.get(key), tick=tick)
+            for key, watch in watches.items()
+        )
+        workers += _of_routers_only(views, opinions, shares, watches)
+        pools = [self._pool(role, workers, derived, views, tick) for role in POOLS]
         self._number += 1
-        snapshot = self._headline(shared, pools, views, wall, span, derived)
+        snapshot = self._headline(workers, pools, views, wall, span, derived)
         judgement = judge(snapshot, now, self._memory, given=self.setting.given)
         self._memory = judgement.memory
         return replace(snapshot, findings=judgement.findings)
@@ -250,16 +257,6 @@ class Board:
             points=self._points,
         )
 
-    def _worker(
-        self, watch: WorkerWatch, views: Sequence[RouterView], now: float, span: Span, tick: bool
-    ) -> Worker:
-        key = watch.about.key
-        opinions = [view.opinions[key] for view in views if key in view.opinions]
-        worker = watch.view(now, span, opinions)
-        if tick:
-            watch.tick(worker)
-        return replace(worker, trends=watch.trends(TREND_POINTS))
-
     def _pool(
         self,
         role: Role,
@@ -269,12 +266,10 @@ class Board:
         tick: bool,
     ) -> Pool:
         pool = assemble.pool(role, workers, derived, policy=self._policy(role, views))
-        series = self._pool_series[role]
+        trends = self._pool_trends[role]
         if tick:
-            points = trend_points(pool, pool.kv_use_worst)
-            for name, one in series.items():
-                one.append(points[name])
-        return replace(pool, trends={name: one.tail(TREND_POINTS) for name, one in series.items()})
+            trends.add(trend_points(pool, pool.kv_use_worst))
+        return replace(pool, trends=trends.recent())
 
     def _policy(self, role: Role, views: Sequence[RouterView]) -> str:
         """As the router counts its selections; else as the config says it, with the thresholds of our own."""
@@ -289,20 +284,34 @@ class Board:
         return own.policy
 
 
-def _of_routers_only(views: Sequence[RouterView], watched: Mapping[str, WorkerWatch]) -> list[Worker]:
-    """Workers that nobody asks and only routers speak of (their list is not to be had): names and shares."""
-    found: dict[str, list[RouterOpinion]] = {}
-    names: dict[str, str] = {}
-    roles: dict[str, Role] = {}
+def _by_worker(views: Sequence[RouterView]) -> dict[str, tuple[RouterOpinion, ...]]:
+    """Every router's opinion of each worker, in the order of the routers."""
+    found: dict[str, tuple[RouterOpinion, ...]] = {}
     for view in views:
         for key, opinion in view.opinions.items():
-            if key not in watched and opinion.listed:
-                found.setdefault(key, []).append(opinion)
-                names.setdefault(key, view.names[key])
-                roles.setdefault(key, view.roles.get(key, Role.UNKNOWN))
-    return [
-        Worker(key, names[key], roles[key], None, opinions=tuple(opinions)) for key, opinions in found.items()
-    ]
+            found[key] = (*found.get(key, ()), opinion)
+    return found
+
+
+def _roles(views: Sequence[RouterView]) -> dict[str, Role]:
+    """Roles as routers tell them, of all workers that they speak of."""
+    return {key: view.roles.get(key, Role.UNKNOWN) for view in views for key in view.opinions}
+
+
+def _of_routers_only(
+    views: Sequence[RouterView],
+    opinions: Mapping[str, tuple[RouterOpinion, ...]],
+    shares: Mapping[str, float],
+    watched: Mapping[str, WorkerWatch],
+) -> tuple[Worker, ...]:
+    """Workers that nobody asks and only routers speak of (their list is not to be had): names and shares."""
+    names = {key: name for view in views for key, name in view.names.items()}
+    roles = _roles(views)
+    return tuple(
+        Worker(key, names[key], roles[key], None, opinions=said, share=shares.get(key))
+        for key, said in opinions.items()
+        if key not in watched and any(opinion.listed for opinion in said)
+    )
 
 
 def _seconds(span: Span) -> float:

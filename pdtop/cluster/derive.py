@@ -9,9 +9,12 @@ of what the user waits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
 from weakref import WeakKeyDictionary
 
+from pdtop.cluster.lazy import LazyMapping
 from pdtop.cluster.model import Backlog, Latency, PageFacts, Rank, Role
 from pdtop.cluster.period import Period
 from pdtop.metrics import catalogue as c
@@ -65,7 +68,7 @@ class Derived:
     model_name: str = ""
     kv_capacity_tokens: float | None = None
     role: Role = Role.UNKNOWN  # as far as the page tells
-    seconds: float | None = field(default=None)
+    seconds: float | None = None
 
 
 def role_of_page(numbers: WorkerNumbers) -> Role:
@@ -83,23 +86,28 @@ def derive(period: Period[WorkerNumbers], role: Role) -> Derived:
     computed = _first(period.rate(c.REALTIME_PREFILL_COMPUTE), prompt)
     generated = _first(period.rate(c.REALTIME_DECODE), period.rate(c.GENERATION_TOKENS))
     source = "unified" if role is Role.UNKNOWN else str(role)
+    running = page.gauge(c.RUNNING)
+    waiting = backlog({part: page.gauge(part) for part in BACKLOG_PARTS[role]})
+    tokens = computed if role is Role.PREFILL else generated
+    hit_rate = page.gauge(c.CACHE_HIT_RATE)
+    if hits is not None and lookups is not None:
+        hit_rate = hits / lookups if lookups else None
+    kv_worst = kv[worst] if worst is not None else None
     return Derived(
-        running=page.gauge(c.RUNNING),
-        backlog=backlog({part: page.gauge(part) for part in BACKLOG_PARTS[role]}),
+        running=running,
+        backlog=waiting,
         inflight=page.gauge(c.INFLIGHT) if role is Role.PREFILL else None,
         retracted=page.gauge(c.RETRACTED) if role is not Role.PREFILL else None,
-        kv_use=page.gauge_mean(c.TOKEN_USAGE),
-        kv_use_worst=kv[worst] if worst is not None else None,
+        kv_use=fmean(kv.values()) if kv else None,
+        kv_use_worst=kv_worst,
         kv_worst_rank=worst,
         kv_used_tokens=page.gauge(c.KV_USED_TOKENS),
         hit_tokens=hits,
         lookup_tokens=lookups,
-        hit_rate=page.gauge(c.CACHE_HIT_RATE)
-        if hits is None or lookups is None
-        else (hits / lookups if lookups else None),
+        hit_rate=hit_rate,
         prompt_tokens_per_s=_first(prompt, computed),
         generated_tokens_per_s=generated,
-        tokens_per_s=computed if role is Role.PREFILL else generated,
+        tokens_per_s=tokens,
         requests=period.increase(c.REQUESTS),
         requests_per_s=period.rate(c.REQUESTS),
         fwd_occupancy=page.gauge(c.FWD_OCCUPANCY),
@@ -108,11 +116,11 @@ def derive(period: Period[WorkerNumbers], role: Role) -> Derived:
         ttft=latency(period, source, (c.TTFT,)),
         tpot=latency(period, source, (c.TPOT, c.ITL, c.TPOT_OLD)),
         queue_time=latency(period, source, (c.QUEUE_TIME,)),
-        stages=dict(period.by(c.STAGE, "stage")),
+        stages=LazyMapping(partial(period.by, c.STAGE, "stage")),
         kv_transfer_ms=period.distribution(c.KV_TRANSFER_LATENCY_MS),
         transfer_failures=None if period.lifetime else failures(period),
         resets=period.resets,
-        ranks=ranks(period, role),
+        ranks=ranks(period, role, Rank("", running, waiting, kv_worst, tokens, hit_rate)),
         page=PageFacts(page.lines, page.bad_lines, page.duplicates, page.size),
         model_name=page.model_name,
         kv_capacity_tokens=page.gauge(c.KV_CAPACITY_TOKENS),
@@ -137,14 +145,8 @@ def latency(period: Period[WorkerNumbers], source: str, concepts: Iterable[str])
         metric = family(period.newest, concept)
         if metric is None:
             continue
-        split = period.split(concept)
-        return Latency(
-            source,
-            metric,
-            period.distribution(concept),
-            streaming=split.get("true"),
-            non_streaming=split.get("false"),
-        )
+        split = LazyMapping(partial(period.split, concept))
+        return Latency(source, metric, period.distribution(concept), split)
     return None
 
 
@@ -185,16 +187,18 @@ def failures(period: Period[WorkerNumbers]) -> float | None:
     return sum(counted) if counted else None
 
 
-def ranks(period: Period[WorkerNumbers], role: Role) -> tuple[Rank, ...]:
-    """Every DP rank with its own numbers."""
+def ranks(period: Period[WorkerNumbers], role: Role, whole: Rank) -> tuple[Rank, ...]:
+    """Every DP rank with its own numbers; ``whole`` are those of all together, for a worker with one."""
     page = period.newest
+    if len(page.ranks) == 1:
+        return (replace(whole, dp_rank=page.ranks[0]),)
     running = page.gauge_by_rank(c.RUNNING)
     parts = {part: page.gauge_by_rank(part) for part in BACKLOG_PARTS[role]}
     kv = page.gauge_by_rank(c.TOKEN_USAGE)
     hit = page.gauge_by_rank(c.CACHE_HIT_RATE)
     tokens: Mapping[str, float] = {}
     window = period.window
-    if window is not None and window.seconds > 0 and len(page.ranks) > 1:
+    if window is not None and window.seconds > 0:
         concept = c.REALTIME_PREFILL_COMPUTE if role is Role.PREFILL else c.REALTIME_DECODE
         tokens = {r: n / window.seconds for r, n in window.growth.counter_by_rank(concept).items()}
     return tuple(

@@ -89,16 +89,24 @@ class Latency:
     """A latency over the window. ``source`` says whose: ``router``, ``decode``, ``prefill`` or ``unified``.
 
     ``metric`` is the exported family. ``distribution`` is None when nothing is known; with a count of 0
-    nothing finished in the window. ``streaming`` and ``non_streaming`` split it where the engine does.
+    nothing finished in the window. ``split`` has it by ``is_streaming`` ("true", "false") where the engine
+    does.
     ``summary`` stands in where a router exports its own quantiles instead of buckets.
     """
 
     source: str
     metric: str
     distribution: Distribution | None
-    streaming: Distribution | None = None
-    non_streaming: Distribution | None = None
+    split: Mapping[str, Distribution] = field(default_factory=dict, compare=False)
     summary: Summary | None = None
+
+    @property
+    def streaming(self) -> Distribution | None:
+        return self.split.get("true")
+
+    @property
+    def non_streaming(self) -> Distribution | None:
+        return self.split.get("false")
 
     @property
     def approximate(self) -> bool:

@@ -13,9 +13,7 @@ from pdtop.cluster.model import (
     Breaker,
     Health,
     Identity,
-    Latency,
     PageFacts,
-    Pool,
     Rank,
     Role,
     RouterOpinion,
@@ -25,15 +23,11 @@ from pdtop.cluster.model import (
 from pdtop.cluster.period import Period, Span
 from pdtop.cluster.queues import Queues, queues
 from pdtop.cluster.readings import HealthReading, InfoReading, LoadsReading, MetricsReading
+from pdtop.cluster.trends import GAP, Points, Trends, middle
 from pdtop.metrics import catalogue
-from pdtop.metrics.series import Series
 from pdtop.metrics.timeline import Timeline
 from pdtop.metrics.worker_page import WorkerNumbers
 
-#: Series kept for every worker; see ``Worker.trends``.
-TRENDS = ("ttft", "tpot", "queue_time", "tokens", "running", "backlog", "kv")
-HISTORY_S = 900.0
-TREND_POINTS = 60
 #: Reads kept within a window: more would only cost memory (about 6 KB each on a busy worker).
 WINDOW_POINTS = 16
 #: ``/v1/loads`` is taken for the queues while its newest answer is no older than this.
@@ -84,7 +78,9 @@ class WorkerWatch:
         self._missed = 0
         self._derived: tuple[WorkerNumbers, Span, Role, Derived] | None = None
         self._queues: tuple[LoadsReading, Role, Queues] | None = None
-        self._series = {name: Series(int(HISTORY_S / tick_s), tick_s) for name in TRENDS}
+        self._middles: tuple[Derived | None, list[float | None]] | None = None
+        self._who: tuple[tuple[object, ...], Identity] | None = None
+        self._trends = Trends(tick_s)
 
     def observe_metrics(self, reading: MetricsReading) -> bool:
         """True if the worker restarted since the read before."""
@@ -159,8 +155,20 @@ class WorkerWatch:
         self._derived = (newest, span, role, derived)
         return derived
 
-    def view(self, now: float, span: Span, opinions: Sequence[RouterOpinion] = ()) -> Worker:
-        """The worker at ``now`` (the poller's clock), rates and latencies over ``span``; without trends."""
+    def view(
+        self,
+        now: float,
+        span: Span,
+        opinions: Sequence[RouterOpinion] = (),
+        *,
+        share: float | None = None,
+        tick: bool = False,
+    ) -> Worker:
+        """The worker at ``now`` (the poller's clock), rates and latencies over ``span``.
+
+        ``share``: of its pool's requests, which only somebody who knows the pool can tell. ``tick`` adds a
+        point to its trends.
+        """
         derived, queued = self.derived(span), self._fresh_queues(now)
         frozen = self._frozen()
         state = self._state(frozen)
@@ -177,6 +185,8 @@ class WorkerWatch:
         usable, because = self._usable(now, state, opinions)
         numbers = _Numbers.of(derived, queued, self.role)
         metrics = self._metrics
+        if tick:
+            self._trends.add(GAP if stale else self._points(derived, numbers))
         return Worker(
             key=self.about.key,
             name=self.about.name,
@@ -212,6 +222,7 @@ class WorkerWatch:
             stages=derived.stages if derived else {},
             kv_transfer_ms=derived.kv_transfer_ms if derived else None,
             transfer_failures=derived.transfer_failures if derived else None,
+            share=share,
             resets=derived.resets if derived else 0,
             ranks=numbers.ranks,
             ranks_expected=self._ranks_expected(queued),
@@ -221,22 +232,27 @@ class WorkerWatch:
             page=self._page(),
             missed_polls=self._missed,
             status=metrics.status if metrics is not None else None,
+            trends=self._trends.recent(),
         )
 
-    def tick(self, worker: Worker) -> None:
-        """Add one point of each trend from the worker's newest view; old numbers leave a gap."""
-        points = trend_points(worker, worker.kv_use_worst)
-        for name, series in self._series.items():
-            series.append(None if worker.stale else points[name])
-
-    def trends(self, points: int) -> dict[str, tuple[float | None, ...]]:
-        """The newest points of every series."""
-        return {name: series.tail(points) for name, series in self._series.items()}
+    def _points(self, page: Derived | None, numbers: _Numbers) -> Points:
+        if self._middles is None or self._middles[0] is not page:
+            latencies = (page.ttft, page.tpot, page.queue_time) if page is not None else ()
+            self._middles = (page, [middle(latency) for latency in latencies] or [None] * 3)
+        ttft, tpot, queue_time = self._middles[1]
+        return {
+            "ttft": ttft,
+            "tpot": tpot,
+            "queue_time": queue_time,
+            "tokens": page.tokens_per_s if page is not None else None,
+            "running": numbers.running,
+            "backlog": numbers.backlog.total,
+            "kv": numbers.kv_use_worst,
+        }
 
     def history(self) -> dict[str, tuple[float | None, ...]]:
-        """All kept points. One less than there is room for: another thread may add one meanwhile, and that
-        overwrites the oldest."""
-        return self.trends(self._series["ttft"].capacity - 1)
+        """All kept points of every trend; may be asked from another thread."""
+        return self._trends.history()
 
     def _fresh_queues(self, now: float) -> Queues | None:
         """Out of ``/v1/loads`` if its newest answer is good and young; it is then fresher than any gauge."""
@@ -316,12 +332,20 @@ class WorkerWatch:
         if capacity is None and derived is not None:
             capacity = derived.kv_capacity_tokens
         newest = self._timeline.newest
-        return replace(
-            identity,
-            version=identity.version or (loads.version if loads is not None else None),
-            model=identity.model or (newest.model_name if newest is not None else None) or None,
-            kv_capacity_tokens=int(capacity) if capacity is not None else identity.kv_capacity_tokens,
-        )
+        version = loads.version if loads is not None else None
+        model = newest.model_name if newest is not None else None
+        key = (identity, version, model, capacity)
+        if self._who is None or self._who[0] != key:
+            self._who = (
+                key,
+                replace(
+                    identity,
+                    version=identity.version or version,
+                    model=identity.model or model or None,
+                    kv_capacity_tokens=int(capacity) if capacity is not None else identity.kv_capacity_tokens,
+                ),
+            )
+        return self._who[1]
 
     def _ranks_expected(self, queued: Queues | None) -> int | None:
         sizes = [self._info.identity.dp_size if self._info is not None else None]
@@ -403,19 +427,6 @@ def _merged_ranks(loads: Sequence[Rank], page: Sequence[Rank]) -> tuple[Rank, ..
     return tuple(merged)
 
 
-def trend_points(view: Worker | Pool, kv_use: float | None) -> dict[str, float | None]:
-    """The newest point of every trend of a worker or pool."""
-    return {
-        "ttft": _middle(view.ttft),
-        "tpot": _middle(view.tpot),
-        "queue_time": _middle(view.queue_time),
-        "tokens": view.tokens_per_s,
-        "running": view.running,
-        "backlog": view.backlog.total,
-        "kv": kv_use,
-    }
-
-
 def _refusal(opinion: RouterOpinion) -> str:
     """Why this router sends nothing to the worker; empty if it may."""
     if not opinion.listed:
@@ -429,11 +440,3 @@ def _refusal(opinion: RouterOpinion) -> str:
 
 def _age(now: float, at: float | None) -> float | None:
     return max(0.0, now - at) if at is not None else None
-
-
-def _middle(latency: Latency | None) -> float | None:
-    """p50 for a trend; the mean where p50 lies below the first bound. None, a gap, if nothing finished."""
-    middle = latency.quantile(0.5) if latency is not None else None
-    if middle is None or latency is None:
-        return None
-    return latency.mean if middle.below is not None else middle.value
