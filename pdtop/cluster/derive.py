@@ -154,14 +154,17 @@ def family(numbers: WorkerNumbers, concept: str) -> str | None:
     """The exported family that a histogram is read from; None if the page has none."""
     if concept not in numbers.plan.histograms:
         return None
-    on_page = _families.get(numbers.layout)
-    if on_page is None:
-        on_page = _families[numbers.layout] = frozenset(one.family for one in numbers.layout.series)
-    names = (text for name in c.WORKER[concept].names for text in c.spellings(name))
-    return next((text for text in names if text in on_page), None)
+    known = _families.get(numbers.layout)
+    if known is None:
+        known = _families[numbers.layout] = {}
+    if concept not in known:
+        on_page = {one.family for one in numbers.layout.series}
+        names = (text for name in c.WORKER[concept].names for text in c.spellings(name))
+        known[concept] = next((text for text in names if text in on_page), None)
+    return known[concept]
 
 
-_families: WeakKeyDictionary[Layout, frozenset[str]] = WeakKeyDictionary()
+_families: WeakKeyDictionary[Layout, dict[str, str | None]] = WeakKeyDictionary()
 
 
 def cache_tokens(period: Period[WorkerNumbers]) -> tuple[float | None, float | None]:

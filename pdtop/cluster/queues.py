@@ -47,36 +47,44 @@ class Queues:
 def queues(loads: Loads, role: Role) -> Queues:
     """All ranks together. A rank that never reported has no numbers and makes sums lower bounds."""
     used = [rank for rank in loads.ranks if rank.reported]
-    ranks = tuple(_rank(rank, role, loads.timestamp) for rank in loads.ranks)
     kv = {rank.dp_rank: use for rank in used if (use := _kv_use(rank)) is not None}
     worst = max(kv, key=lambda dp_rank: kv[dp_rank], default=None)
+    complete = len(used) == len(loads.ranks) and all(rank.waiting is not None for rank in used)
+    running, waiting = _running(used, role), _backlog(used, role, complete=complete)
+    if len(loads.ranks) == 1:
+        ranks: tuple[Rank, ...] = (_rank(loads.ranks[0], running, waiting, loads.timestamp),)
+    else:
+        ranks = tuple(
+            _rank(rank, _running([rank], role), _backlog([rank], role, complete=True), loads.timestamp)
+            for rank in loads.ranks
+        )
     return Queues(
-        running=_running(used, role),
-        backlog=_backlog(used, role, complete=len(used) == len(loads.ranks)),
-        inflight=_sum(rank.inflight for rank in used) if role is Role.PREFILL else None,
-        retracted=_sum(rank.retracted for rank in used) if role is not Role.PREFILL else None,
+        running=running,
+        backlog=waiting,
+        inflight=_sum([rank.inflight for rank in used]) if role is Role.PREFILL else None,
+        retracted=_sum([rank.retracted for rank in used]) if role is not Role.PREFILL else None,
         kv_use=fmean(kv.values()) if kv else None,
         kv_use_worst=kv[worst] if worst is not None else None,
         kv_worst_rank=worst,
-        hit_rate=_mean(rank.cache_hit_rate for rank in used),
-        gen_throughput=_sum(rank.gen_throughput for rank in used),
-        kv_capacity_tokens=_sum(rank.capacity_tokens for rank in used),
-        kv_used_tokens=_sum(rank.used_tokens for rank in used),
+        hit_rate=_mean([rank.cache_hit_rate for rank in used]),
+        gen_throughput=_sum([rank.gen_throughput for rank in used]),
+        kv_capacity_tokens=_sum([rank.capacity_tokens for rank in used]),
+        kv_used_tokens=_sum([rank.used_tokens for rank in used]),
         ranks=ranks,
     )
 
 
 def _running(ranks: Iterable[LoadRank], role: Role) -> float | None:
-    total = _sum(rank.running for rank in ranks)
+    total = _sum([rank.running for rank in ranks])
     return None if role is Role.PREFILL and total == 0 else total
 
 
 def _backlog(ranks: list[LoadRank], role: Role, *, complete: bool) -> Backlog:
-    parts = {name: _sum(get(rank) for rank in ranks) for name, get in _PARTS[role]}
+    parts = {name: _sum([get(rank) for rank in ranks]) for name, get in _PARTS[role]}
     known = [value for value in parts.values() if value is not None]
-    waiting = _sum(rank.waiting for rank in ranks)
+    waiting = _sum([rank.waiting for rank in ranks])
     if waiting is not None:
-        retracted = (_sum(rank.retracted for rank in ranks) or 0.0) if role is not Role.PREFILL else 0.0
+        retracted = (_sum([rank.retracted for rank in ranks]) or 0.0) if role is not Role.PREFILL else 0.0
         if parts["queue"] is None and len(known) == len(parts) - 1:
             parts["queue"] = max(0.0, waiting - sum(known) - retracted)
         if retracted:
@@ -87,14 +95,14 @@ def _backlog(ranks: list[LoadRank], role: Role, *, complete: bool) -> Backlog:
     return Backlog(sum(known), lower_bound=not complete or len(known) < len(parts), parts=parts)
 
 
-def _rank(rank: LoadRank, role: Role, now: float | None) -> Rank:
+def _rank(rank: LoadRank, running: float | None, waiting: Backlog, now: float | None) -> Rank:
     if not rank.reported:
         return Rank(rank.dp_rank, None, Backlog(None), None)
     age = now - rank.timestamp if now is not None and rank.timestamp is not None else None
     return Rank(
         dp_rank=rank.dp_rank,
-        running=_running([rank], role),
-        backlog=_backlog([rank], role, complete=True),
+        running=running,
+        backlog=waiting,
         kv_use=_kv_use(rank),
         hit_rate=rank.cache_hit_rate,
         age_s=max(0.0, age) if age is not None else None,
