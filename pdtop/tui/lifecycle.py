@@ -15,6 +15,7 @@ import signal
 import sys
 import termios
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ LEAVE_ALTERNATE = "\x1b[?1049l"
 
 #: How long an orderly exit may take before the process ends without it, seconds.
 PATIENCE = 3.0
+
+#: The name of Textual's thread that writes to the terminal.
+WRITER = "textual-output"
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -163,7 +167,7 @@ class Guard:
         self._leave()
         if not self._finished.wait(self._patience):
             ending = self.ending or Ending(1, "pdtop: the terminal took no more output")
-            restore(self._attributes)
+            restore(self._attributes, ending.line + "\n")
             os._exit(ending.code)
 
 
@@ -175,12 +179,35 @@ def _terminal_there() -> bool:
     return not poller.poll(0)
 
 
-def restore(attributes: TerminalAttributes | None, sequences: str = LEAVE_ALTERNATE + MODES_OFF) -> None:
-    """Put the terminal back without ever waiting for it."""
-    if attributes is not None and sys.__stdin__ is not None:
-        with contextlib.suppress(termios.error, OSError):
-            termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, attributes)
-    say(sequences)
+def restore(attributes: TerminalAttributes | None, line: str) -> None:
+    """Put a terminal back that takes no output, without ever waiting for it, and leave ``line`` on it.
+
+    What it has not taken yet is thrown away to make room; the cut may be inside a sequence, which CAN ends.
+    A thread that is blocked in a write holds the terminal's lock: a signal wakes it, and it then finds that
+    it must not block any more.
+    """
+    if sys.__stderr__ is None:
+        return
+    with contextlib.suppress(termios.error, OSError, ValueError):
+        descriptor = sys.__stderr__.fileno()
+        if attributes is not None:
+            termios.tcsetattr(descriptor, termios.TCSANOW, attributes)
+        rest = ("\x18" + LEAVE_ALTERNATE + MODES_OFF + line).encode()
+        blocking = os.get_blocking(descriptor)
+        os.set_blocking(descriptor, False)
+        try:
+            for _ in range(20):
+                for thread in threading.enumerate():
+                    if thread.name == WRITER and thread.ident is not None:
+                        signal.pthread_kill(thread.ident, signal.SIGTERM)
+                termios.tcflush(descriptor, termios.TCOFLUSH)
+                with contextlib.suppress(BlockingIOError):
+                    rest = rest[os.write(descriptor, rest) :]
+                if not rest:
+                    break
+                time.sleep(0.02)
+        finally:
+            os.set_blocking(descriptor, blocking)
 
 
 def say(text: str) -> None:
