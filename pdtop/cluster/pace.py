@@ -11,6 +11,7 @@ from pdtop.cluster.model import State
 #: Failures in a row after which the gaps grow: a short stumble is to be seen through at the usual pace.
 PATIENCE = 3
 NO_ANSWER = frozenset({State.TIMEOUT, State.REFUSED, State.TLS})
+REST_S = 0.1  # after a failure: the other side is to notice that the old connection is closed
 LONGEST_GAP_S = 10.0  # a worker that comes back is seen at the latest after this
 
 
@@ -73,16 +74,16 @@ class Schedule:
     def failed(self, now: float, interval_s: float) -> None:
         """Next time after no answer: on the grid at first, then after growing gaps."""
         self.failures += 1
-        self._next(now, interval_s)
+        self._next(now + REST_S, interval_s)
 
     def repace(self, interval_s: float) -> None:
         """The interval has changed while waiting."""
         if self.last is not None:
             self.due = self.last + gap(interval_s, self.failures)
 
-    def _next(self, now: float, interval_s: float) -> None:
+    def _next(self, earliest: float, interval_s: float) -> None:
         self.last = self.due
-        self.due = max(self.due + gap(interval_s, self.failures), now)
+        self.due = max(self.due + gap(interval_s, self.failures), earliest)
 
 
 def gap(interval_s: float, failures: int) -> float:

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import math
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -65,8 +66,8 @@ class StubServer:
         self.port = 0
         self.requests: list[Request] = []
         self.connections = 0
-        self.open = 0
-        self.open_max = 0
+        self.open: Counter[str] = Counter()  # requests under way, by path
+        self.open_max = 0  # most of them at one time on one path
 
     async def __aenter__(self) -> StubServer:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls, limit=2**20)
@@ -93,13 +94,13 @@ class StubServer:
         try:
             while (request := await self._request(reader)) is not None:
                 self.requests.append(request)
-                self.open += 1
-                self.open_max = max(self.open_max, self.open)
+                self.open[request.route] += 1
+                self.open_max = max(self.open_max, self.open[request.route])
                 try:
                     if not await self._exchange(request, reader, writer):
                         break
                 finally:
-                    self.open -= 1
+                    self.open[request.route] -= 1
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
