@@ -92,7 +92,7 @@ class StubServer:
         self._open[task] = writer
         self.connections += 1
         try:
-            while (request := await self._request(reader)) is not None:
+            while (request := await self._request(reader, writer)) is not None:
                 self.requests.append(request)
                 self.open[request.route] += 1
                 self.open_max = max(self.open_max, self.open[request.route])
@@ -109,8 +109,12 @@ class StubServer:
             with contextlib.suppress(OSError, ssl.SSLError):
                 await writer.wait_closed()
 
-    async def _request(self, reader: asyncio.StreamReader) -> Request | None:
-        head = await reader.readuntil(b"\r\n\r\n")
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
+        first_byte = await reader.readexactly(1)
+        if not first_byte.isalpha():  # a TLS handshake on a plain port; real servers answer so, too
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            return None
+        head = first_byte + await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         method, path, _ = first.split(" ")
         headers = {}

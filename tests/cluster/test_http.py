@@ -288,15 +288,8 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
 
 def test_https_to_a_plain_port() -> None:
     async def main() -> Answer:
-        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-            writer.close()
-
-        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-        async with server, Dialler() as dialler:
-            port = server.sockets[0].getsockname()[1]
-            return await dialler.get(Address.parse(f"https://127.0.0.1:{port}"), "/metrics")
+        async with StubServer(always(Reply())) as server, Dialler() as dialler:
+            return await dialler.get(Address.parse(server.url.replace("http:", "https:")), "/metrics")
 
     answer = run(main())
     assert answer.failure is State.TLS
