@@ -20,7 +20,7 @@ from pdtop.cluster.readings import (
 from pdtop.cluster.router_watch import RouterView, RouterWatch, key_of
 from pdtop.cluster.targets import RouterTarget, WorkerTarget
 from pdtop.cluster.trends import Trends, trend_points
-from pdtop.cluster.watch import WINDOW_POINTS, About, WorkerWatch
+from pdtop.cluster.watch import LOADS_FRESH_S, STALE_AFTER_S, WINDOW_POINTS, About, WorkerWatch
 from pdtop.config.schema import Config, Slo
 from pdtop.insight.findings import NOTHING, Memory, judge
 from pdtop.insight.slo import goodput
@@ -53,7 +53,7 @@ class Board:
         *,
         span_s: float = 60.0,
         tick_s: float = 1.0,
-        stale_after_s: float = 10.0,
+        stale_after_s: float = STALE_AFTER_S,
         points: int = WINDOW_POINTS,
         restarted: Callable[[str], None] | None = None,
     ) -> None:
@@ -62,6 +62,7 @@ class Board:
         self._tick_s = tick_s
         self._points = points
         self._stale_after_s = stale_after_s
+        self._loads_fresh_s = LOADS_FRESH_S
         self._restarted = restarted
         self._workers: dict[str, WorkerWatch] = {}
         self._targets: dict[str, WorkerTarget] = {}
@@ -159,13 +160,15 @@ class Board:
         for name, watch in self._routers.items():
             watch.metrics_url = find(name)
 
-    def stale_after(self, seconds: float) -> None:
-        """Change when numbers without a failed read count as old (follows the polling interval)."""
-        self._stale_after_s = seconds
+    def paced(self, interval_s: float, loads_interval_s: float) -> None:
+        """How often pages and loads are read from now on; when numbers count as old follows it."""
+        self._stale_after_s = max(STALE_AFTER_S, 3 * interval_s)
+        self._loads_fresh_s = max(LOADS_FRESH_S, 3 * loads_interval_s)
         for worker in self._workers.values():
-            worker.stale_after_s = seconds
+            worker.stale_after_s = self._stale_after_s
+            worker.loads_fresh_s = self._loads_fresh_s
         for router in self._routers.values():
-            router.stale_after_s = seconds
+            router.stale_after_s = self._stale_after_s
 
     @property
     def asked(self) -> bool:
@@ -254,6 +257,7 @@ class Board:
             span_s=self._span_s,
             tick_s=self._tick_s,
             stale_after_s=self._stale_after_s,
+            loads_fresh_s=self._loads_fresh_s,
             points=self._points,
         )
 

@@ -30,7 +30,7 @@ TICK_S = 1.0
 #: Before everybody has answered once, snapshots come at this pace: the screen fills as answers arrive.
 FIRST_TICKS_S = 0.2
 FIRST_LOOK_S = 0.02
-LONGEST_WINDOW_S = 60.0  # kept at least, so that the window can be changed while running
+LONGEST_WINDOW_S = 30.0  # kept at least, so that the window can be changed while running
 RESTART_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 TROUBLE_SHOWN_S = 60.0
 RAW_AGAIN_S = 2.0
@@ -80,9 +80,9 @@ class Monitor:
         self._board = Board(
             span_s=max(window_s, LONGEST_WINDOW_S),
             tick_s=tick_s,
-            stale_after_s=_stale_after(targets.settings.interval_s),
             restarted=self._worker_restarted,
         )
+        self._board.paced(targets.settings.interval_s, targets.settings.loads_interval_s)
         self._board.setting = Setting(
             targets.cluster, config, read_only, targets.settings.interval_s, notices=targets.notices
         )
@@ -247,7 +247,7 @@ class Monitor:
                     interval_s=targets.settings.interval_s,
                     notices=targets.notices,
                 )
-                self._board.stale_after(_stale_after(targets.settings.interval_s))
+                self._board.paced(targets.settings.interval_s, targets.settings.loads_interval_s)
                 self._board.routers_changed(targets.routers)
                 if self._poller is not None:
                     self._poller.apply(targets)
@@ -298,7 +298,7 @@ class Monitor:
     def _pace(self, seconds: float) -> None:
         settings = replace(self._targets.settings, interval_s=seconds)
         self._targets = replace(self._targets, settings=settings)
-        self._board.stale_after(_stale_after(seconds))
+        self._board.paced(seconds, settings.loads_interval_s)
         self._board.setting = replace(self._board.setting, interval_s=seconds)
         if self._poller is not None:
             self._poller.apply(self._targets)
@@ -350,10 +350,6 @@ class Monitor:
 
 def _as_finding(problem: Problem) -> Finding:
     return Finding(Severity.WARNING, problem.kind, problem.rule, evidence=problem.text, fix=problem.fix)
-
-
-def _stale_after(interval_s: float) -> float:
-    return max(10.0, 3 * interval_s)
 
 
 def _root(error: BaseException | None) -> BaseException | None:

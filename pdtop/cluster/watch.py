@@ -30,7 +30,9 @@ from pdtop.metrics.worker_page import WorkerNumbers
 
 #: Reads kept within a window: more would only cost memory (about 6 KB each on a busy worker).
 WINDOW_POINTS = 16
-#: ``/v1/loads`` is taken for the queues while its newest answer is no older than this.
+#: Numbers are old after this, or after three reads that should have come.
+STALE_AFTER_S = 10.0
+#: ``/v1/loads`` is taken for the queues while its newest answer is no older than this (same rule).
 LOADS_FRESH_S = 5.0
 HEALTH_FRESH_S = 30.0
 _NO_BACKLOG = Backlog(None)
@@ -53,7 +55,7 @@ class WorkerWatch:
     """Feed it readings in the order of their time; ask :meth:`view`.
 
     ``span_s``: the longest window that will be asked for. ``stale_after_s``: numbers older than this are
-    marked although no read has failed.
+    marked although no read has failed. ``loads_fresh_s``: so long ``/v1/loads`` is taken for the queues.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class WorkerWatch:
         *,
         span_s: float = 60.0,
         tick_s: float = 1.0,
-        stale_after_s: float = 10.0,
+        stale_after_s: float = STALE_AFTER_S,
+        loads_fresh_s: float = LOADS_FRESH_S,
         points: int = WINDOW_POINTS,
     ) -> None:
         self.about = about
         self.stale_after_s = stale_after_s
+        self.loads_fresh_s = loads_fresh_s
         self._timeline: Timeline[WorkerNumbers] = Timeline(span_s, points=points)
         self._heartbeat = Heartbeat()
         self._metrics: MetricsReading | None = None
@@ -178,7 +182,8 @@ class WorkerWatch:
             derived = None  # the page's numbers are of another time than the fresh queues
         at, failed = page_at, page_at is not None and not page_good
         if self._good_loads is not None and (queued is not None or page_at is None):
-            at, failed = self._good_loads.at, self._loads is not self._good_loads
+            at = self._good_loads.at
+            failed = self._loads is not self._good_loads or now - at > self.loads_fresh_s
             queued = queued or self._queues_of(self._good_loads)
         age = _age(now, frozen.since if frozen is not None else at)
         stale = frozen is not None or failed or (age is not None and age > self.stale_after_s)
@@ -257,7 +262,7 @@ class WorkerWatch:
     def _fresh_queues(self, now: float) -> Queues | None:
         """Out of ``/v1/loads`` if its newest answer is good and young; it is then fresher than any gauge."""
         reading = self._loads
-        if reading is None or reading.loads is None or now - reading.at > LOADS_FRESH_S:
+        if reading is None or reading.loads is None or now - reading.at > self.loads_fresh_s:
             return None
         if not any(rank.reported for rank in reading.loads.ranks):
             return None
