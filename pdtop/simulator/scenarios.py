@@ -27,7 +27,7 @@ SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 RATE_PER_PREFILL = 2.0
 
 #: When the trouble of a scenario begins, seconds after the start: late enough to see the calm before.
-TROUBLE_S = 6.0
+TROUBLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,10 @@ def _with_trouble(calm: Plan, scenario: Scenario) -> Plan:
             roomy = _with_kv(calm.decode, 120_000)
             return replace(calm, decode=roomy, traffic=hot, prefill_policy="prefix_hash")
         case "slow-decode":
-            return replace(calm, decode=_with_fault(calm.decode, Fault("slow", TROUBLE_S, 6.0)))
+            # Many short answers and no policy that spares the slow one: its time per token shows soon.
+            short = replace(traffic, rate=traffic.rate * 1.6, output_median=60, prompt_median=800)
+            slow = _with_fault(calm.decode, Fault("slow", TROUBLE_S, 3.5))
+            return replace(calm, decode=slow, traffic=short, decode_policy="round_robin")
         case "kv-full":
             small = _with_kv(calm.decode, 9_000, reserve_tokens=32)
             longer = replace(traffic, rate=traffic.rate * 1.3, prompt_median=1600, prompt_max=6000)

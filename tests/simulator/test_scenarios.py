@@ -91,7 +91,7 @@ def test_hot_prefix_loads_one_prefill_worker() -> None:
 def test_slow_decode_is_one_worker() -> None:
     c, _ = play("slow-decode")
     times = list(map(tpot, c.decode))
-    assert times[3] > 3 * max(times[:3])
+    assert times[3] > 2.5 * max(times[:3])
 
 
 def test_kv_full_blocks_both_sides_for_want_of_memory() -> None:
