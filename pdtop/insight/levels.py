@@ -29,7 +29,7 @@ class Levels:
     failing_requests: float = 3.0
     slow_ratio: float = 1.6  # TPOT p50 over the median of the pool's others
     slow_first_ratio: float = 2.5  # the same for TTFT and queue time, which spread more
-    slow_samples: float = 20.0
+    slow_samples: float = 8.0  # a slow decode worker finishes few requests in a window
     rank_gap: float = 0.30  # KV use of the fullest rank over the mean
     rank_full: float = 0.90
     share_within_slo: float = 0.90  # goodput below this is a finding
