@@ -24,6 +24,7 @@ from pdtop.tui import keys, lifecycle, text
 from pdtop.tui.clipboard import osc52
 from pdtop.tui.commands import ColumnProvider, ScreenProvider, ThemeProvider, WorkerProvider
 from pdtop.tui.driver import ConsoleDriver
+from pdtop.tui.frames import tight
 from pdtop.tui.headline import Status
 from pdtop.tui.messages import SnapshotArrived
 from pdtop.tui.options import INTERVALS, ConsoleOptions
@@ -149,6 +150,9 @@ class ConsoleApp(App[None]):
                 screen.take(self.shown)
             elif isinstance(screen, QuestionScreen):
                 screen.take(self.source.latest())
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        super()._display(screen, tight(renderable))
 
     def _tick(self) -> None:
         if isinstance(self.screen, ConsoleScreen) and not self._behind():

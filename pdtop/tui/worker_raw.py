@@ -38,7 +38,7 @@ class RawPage:
     def __init__(self, page: str) -> None:
         self._lines = [line for line in page.split("\n") if line and line[0] != "#" and not line.isspace()]
         self._keys: list[str] | None = None
-        self.size = len(page)
+        self.size = len(page) if page.isascii() else len(page.encode("utf-8", "replace"))
 
     def __len__(self) -> int:
         return len(self._lines)

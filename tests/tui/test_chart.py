@@ -60,8 +60,8 @@ def test_finished_columns_stay_while_the_newest_grows() -> None:
 
 @pytest.mark.parametrize(
     ("points", "cells", "interval_s", "ticks"),
-    [(10, 60, 1.0, 2), (120, 60, 1.0, 2), (121, 60, 1.0, 5), (900, 60, 1.0, 15), (900, 90, 1.0, 10), (450, 90, 2.0, 5),
-     (5000, 90, 1.0, 56)],
+    [(10, 60, 1.0, 2), (120, 60, 1.0, 2), (121, 60, 1.0, 5), (900, 60, 1.0, 15), (900, 90, 1.0, 10),
+     (450, 90, 2.0, 5), (5000, 90, 1.0, 56)],
 )  # fmt: skip
 def test_the_shortest_span_that_holds_all_points_fills_the_width(
     points: int, cells: int, interval_s: float, ticks: int

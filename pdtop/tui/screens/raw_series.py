@@ -49,6 +49,7 @@ class RawSeriesScreen(ConsoleScreen):
         self.key = key
         self._worker_name = name
         self._text: str | None = None
+        self._wanted = False  # the operator asked for a newer page than this
         self._raw = RawPage("")
         self._rows: list[int] = []
         self._input = Input(placeholder="part of a name or label; several words must all match", compact=True,
@@ -68,18 +69,22 @@ class RawSeriesScreen(ConsoleScreen):
         self.action_read()
 
     def take(self, snapshot: Snapshot) -> None:
-        if not self.console_app.paused and self._raw.size <= LIVE_BYTES:
-            self.action_read()
+        live = not self.console_app.paused and self._raw.size <= LIVE_BYTES
+        if live or self._wanted:
+            self._read()
         self._tell()
 
     def action_read(self) -> None:
-        """Take the newest page; without one the last stays."""
+        """Take the newest page; the source may need until a later snapshot to fetch it."""
+        self._wanted = True
+        self._read()
+        self._tell()
+
+    def _read(self) -> None:
         page = self.console_app.source.raw_page(self.key)
-        if page is None or page == self._text:
-            self._tell()
-            return
-        self._text, self._raw = page, RawPage(page)
-        self._search()
+        if page is not None and page != self._text:  # without a page the last one stays
+            self._text, self._raw, self._wanted = page, RawPage(page), False
+            self._search()
 
     @on(Input.Changed)
     def _changed(self) -> None:
@@ -105,7 +110,7 @@ class RawSeriesScreen(ConsoleScreen):
     def _summary(self) -> Line:
         name = text.middle(text.clean(self._worker_name), 32)
         if self._text is None:
-            return ((f" {name}", Tone.STRONG), ("   no metrics page has been read", Tone.MUTED))
+            return ((f" {name}", Tone.STRONG), ("   no metrics page yet", Tone.MUTED))
         still = "   large page: r reads it again" if self._raw.size > LIVE_BYTES else ""
         return (
             (f" {name}", Tone.STRONG),
