@@ -202,7 +202,7 @@ def always(reply: Reply) -> Answering:
     return lambda _: reply
 
 
-def by_path(replies: Mapping[str, Reply]) -> Answering:
+def by_path(replies: Mapping[str, Reply]) -> Callable[[Request], Reply]:
     """An answer by path; 404 for others."""
     return lambda request: replies.get(request.route, Reply(404, body=b'{"detail":"Not Found"}'))
 
