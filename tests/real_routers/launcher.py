@@ -1,0 +1,108 @@
+"""Starts a published router in front of simulated workers and ends it again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from pdtop.simulator.worker import SimWorker
+from tests.simulator.support import client, get
+
+#: Python of the venv that has the routers; see tests/all.sh.
+PYTHON = Path(
+    os.environ.get("PDTOP_ROUTERS_PYTHON")
+    or Path(__file__).parent.parent.parent / ".venv-routers" / "bin" / "python"
+)
+
+_READY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A published router. ``name`` is pdtop's word for it."""
+
+    name: str
+    module: str
+    version: str
+
+    @property
+    def installed(self) -> bool:
+        package = self.module.partition(".")[0]
+        return any(PYTHON.parent.parent.glob(f"lib/python*/site-packages/{package}/__init__.py"))
+
+
+SGLANG_ROUTER = Engine("sglang-router", "sglang_router.launch_router", "0.3.2")
+SMG = Engine("smg", "smg.launch_router", "1.13.0")
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    url: str
+    metrics_url: str
+
+
+@asynccontextmanager
+async def launched(
+    engine: Engine, workers: Sequence[SimWorker], log: Path, policy: str = "round_robin"
+) -> AsyncIterator[Launched]:
+    """The router, ready with all ``workers``; its output goes to ``log``."""
+    port, metrics = _free_ports(2)
+    args = ["--host", "127.0.0.1", "--port", str(port), "--pd-disaggregation", "--policy", policy]
+    args += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
+    for worker in workers:
+        if worker.spec.role == "prefill":
+            args += ["--prefill", worker.url, str(worker.bootstrap_port)]
+        else:
+            args += ["--decode", worker.url]
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            str(PYTHON), "-m", engine.module, *args, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        async with client() as session:
+            ready = await _ready(session, url, len(workers), process)
+        assert ready, f"the router did not become ready: {_tail(log)}"
+        yield Launched(url, f"http://127.0.0.1:{metrics}/metrics")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _ready(
+    session: aiohttp.ClientSession, url: str, workers: int, process: asyncio.subprocess.Process
+) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_READY_S):
+            while process.returncode is None:
+                with suppress(aiohttp.ClientError):
+                    answer = await get(session, url + "/readiness")
+                    if answer.status == 200 and answer.json["healthy_workers"] == workers:
+                        return True
+                await asyncio.sleep(0.05)
+    return False
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all are held until all are known, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()

@@ -1,0 +1,195 @@
+"""The published routers over simulated workers: accepted, served, and pdtop's numbers of it are true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pdtop.cluster.launch import find, start
+from pdtop.cluster.model import Health, Role, Snapshot, State
+from pdtop.cluster.monitor import Monitor
+from pdtop.simulator.worker import SimWorker
+from tests.real_routers.launcher import SGLANG_ROUTER, SMG, Engine, Launched, launched
+from tests.simulator.support import DECODE, PREFILL, Answer, client, eventually, get, post, workers
+
+pytestmark = [
+    pytest.mark.real_router,
+    pytest.mark.parametrize(
+        "engine",
+        [
+            pytest.param(
+                engine,
+                id=engine.name,
+                marks=pytest.mark.skipif(not engine.installed, reason=f"{engine.name} is not installed"),
+            )
+            for engine in (SGLANG_ROUTER, SMG)
+        ],
+    ),
+]
+
+CHAT: dict[str, Any] = {
+    "model": "demo-llama-70b",
+    "messages": [{"role": "user", "content": "x" * 4000}],
+    "max_tokens": 60,
+}
+
+
+async def test_simulated_workers_are_accepted_and_served(engine: Engine, tmp_path: Path) -> None:
+    async with (
+        workers(PREFILL, DECODE) as running,
+        launched(engine, running, tmp_path / "log") as router,
+        client() as session,
+    ):
+        listed = (await get(session, router.url + "/workers")).json["workers"]
+        found = {(w["url"], w["worker_type"], w["is_healthy"]) for w in listed}
+        assert found == {(w.url, w.spec.role, True) for w in running}
+        prefill = next(w for w in listed if w["worker_type"] == "prefill")
+        assert prefill["bootstrap_port"] == running[0].bootstrap_port
+        assert prefill["model_id"] == "demo-llama-70b"
+        generate = {"text": "x" * 400, "sampling_params": {"max_new_tokens": 60}}
+        served = 0
+        for path, body in (("/v1/chat/completions", CHAT), ("/generate", generate)):
+            for stream in (False, True):
+                answer = await post(session, router.url + path, {**body, "stream": stream})
+                served += 1
+                assert answer.status == 200
+                assert len(text_of(answer, stream).split()) == 60
+                assert not stream or answer.events[-1] == "[DONE]"
+                counts = [(await truth(session, w))["counts"]["finished"] for w in running]
+                assert counts == [served, served]
+
+
+async def test_numbers_after_a_load_are_what_the_workers_did(engine: Engine, tmp_path: Path) -> None:
+    async with (
+        workers(PREFILL, PREFILL, DECODE, DECODE, replace(DECODE, dp=2)) as running,
+        launched(engine, running, tmp_path / "log") as router,
+        client() as session,
+    ):
+        monitor = await watched(router)
+        try:
+            calls = [
+                post(session, router.url + "/v1/chat/completions", {**CHAT, "stream": i % 3 > 0})
+                for i in range(24)
+            ]
+            answers = await asyncio.gather(*calls)
+            assert [a.status for a in answers] == [200] * 24
+            facts = [await truth(session, w) for w in running]
+            await eventually(lambda: ttft_count(monitor.latest()) == 24)
+            check(monitor.latest(), engine, running, facts)
+        finally:
+            await asyncio.to_thread(monitor.stop)
+
+
+async def test_numbers_in_the_middle_of_a_load_are_what_the_workers_do(
+    engine: Engine, tmp_path: Path
+) -> None:
+    slow = replace(DECODE, decode=replace(DECODE.decode, step_s=0.02))
+    async with (
+        workers(PREFILL, slow, slow) as running,
+        launched(engine, running, tmp_path / "log") as router,
+        client() as session,
+    ):
+        monitor = await watched(router)
+        body = {**CHAT, "stream": True, "max_tokens": 3000}
+        calls = [
+            asyncio.create_task(post(session, router.url + "/v1/chat/completions", body)) for _ in range(6)
+        ]
+        try:
+            await eventually(lambda: monitor.latest().decode.running == 6)
+            await eventually(lambda: monitor.latest().prefill.backlog.total == 0)
+            facts = [await truth(session, w) for w in running]
+            snapshot = monitor.latest()
+            for worker, fact in zip(running, facts, strict=True):
+                shown = snapshot.worker(key(worker))
+                assert shown is not None
+                assert shown.backlog.total == 0
+                if worker.spec.role == "decode":
+                    assert shown.running == sum(rank["running"] for rank in fact["ranks"])
+            usable = (snapshot.prefill.usable, snapshot.decode.usable)
+            assert usable == (1, 2)
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await asyncio.to_thread(monitor.stop)
+
+
+def check(snapshot: Snapshot, engine: Engine, running: Sequence[SimWorker], facts: Sequence[Any]) -> None:
+    """Everything that pdtop says of finished requests against what the simulator did."""
+    (router,) = snapshot.routers
+    assert router.engine == engine.name
+    assert router.ready is True
+    assert router.state is State.OK
+    assert {w.key for w in snapshot.workers} == {key(w) for w in running}
+    assert (snapshot.prefill.usable, snapshot.decode.usable) == (2, 3)
+    for worker, fact in zip(running, facts, strict=True):
+        shown = snapshot.worker(key(worker))
+        assert shown is not None
+        assert shown.role is Role(worker.spec.role)
+        assert shown.state is State.OK
+        assert shown.identity.version == "0.5.23"
+        (opinion,) = shown.opinions
+        assert opinion.health is Health.HEALTHY
+        counts = fact["counts"]
+        if worker.spec.role == "prefill":
+            assert shown.ttft is None or shown.ttft.distribution is None
+            assert shown.queue_time is not None and shown.queue_time.distribution is not None
+            assert shown.kv_transfer_ms is not None
+            assert shown.kv_transfer_ms.count == counts["transfers"]
+            cached = counts["prefill_cached_tokens"]
+            share = cached / (cached + counts["prefill_computed_tokens"])
+            assert shown.hit_rate == pytest.approx(share)
+            continue
+        assert len(shown.ranks) == worker.spec.dp
+        ttft = [v for _, v in fact["ttft_s"]]
+        assert shown.ttft is not None and shown.ttft.distribution is not None
+        assert shown.ttft.distribution.count == len(ttft)
+        assert shown.ttft.distribution.sum == pytest.approx(sum(ttft))
+        below = [sum(v <= bound for v in ttft) for bound in shown.ttft.distribution.bounds]
+        assert list(shown.ttft.distribution.counts) == below
+        tpot = [v for _, v in fact["tpot_s"]]
+        assert shown.tpot is not None and shown.tpot.distribution is not None
+        assert shown.tpot.distribution.count == len(tpot)
+        assert shown.tpot.distribution.sum == pytest.approx(sum(tpot))
+    pool = snapshot.decode.ttft
+    assert pool is not None and pool.distribution is not None
+    every = [v for fact in facts for _, v in fact["ttft_s"]]
+    assert pool.distribution.sum == pytest.approx(sum(every))
+
+
+async def watched(router: Launched) -> Monitor:
+    """A monitor that has read everything once, before any request."""
+    watch = find([router.url], [], [], router.metrics_url)
+    monitor = start(watch, interval_s=0.2, window_s=60.0)
+    assert await asyncio.to_thread(monitor.wait_first_round, 10.0)
+    return monitor
+
+
+async def truth(session: aiohttp.ClientSession, worker: SimWorker) -> Any:
+    return (await get(session, worker.url + "/truth")).json
+
+
+def key(worker: SimWorker) -> str:
+    return worker.url.removeprefix("http://")
+
+
+def ttft_count(snapshot: Snapshot) -> float | None:
+    latency = snapshot.decode.ttft
+    return latency.distribution.count if latency is not None and latency.distribution is not None else None
+
+
+def text_of(answer: Answer, stream: bool) -> str:
+    """The generated text of a chat or ``/generate`` answer."""
+    if stream:
+        parts = [e for e in answer.events if e != "[DONE]"]
+        if "text" in parts[0]:
+            return str(parts[-1]["text"])
+        return "".join(p["choices"][0]["delta"].get("content") or "" for p in parts if p["choices"])
+    body = answer.json
+    return str(body["text"] if "text" in body else body["choices"][0]["message"]["content"])
