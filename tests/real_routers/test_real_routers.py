@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from pdtop.cluster.launch import find, start
-from pdtop.cluster.model import Health, Role, Snapshot, State
 from pdtop.cluster.monitor import Monitor
-from pdtop.simulator.worker import SimWorker
 from tests.real_routers.launcher import SGLANG_ROUTER, SMG, Engine, Launched, launched
+from tests.simulator.comparison import check_finished, has_seen, key, truth
 from tests.simulator.support import DECODE, PREFILL, Answer, client, eventually, get, post, workers
 
 pytestmark = [
@@ -80,8 +77,8 @@ async def test_numbers_after_a_load_are_what_the_workers_did(engine: Engine, tmp
             answers = await asyncio.gather(*calls)
             assert [a.status for a in answers] == [200] * 24
             facts = [await truth(session, w) for w in running]
-            await eventually(lambda: ttft_count(monitor.latest()) == 24)
-            check(monitor.latest(), engine, running, facts)
+            await eventually(lambda: has_seen(monitor.latest(), 24))
+            check_finished(monitor.latest(), engine.name, running, facts)
         finally:
             await asyncio.to_thread(monitor.stop)
 
@@ -120,68 +117,12 @@ async def test_numbers_in_the_middle_of_a_load_are_what_the_workers_do(
             await asyncio.to_thread(monitor.stop)
 
 
-def check(snapshot: Snapshot, engine: Engine, running: Sequence[SimWorker], facts: Sequence[Any]) -> None:
-    """Everything that pdtop says of finished requests against what the simulator did."""
-    (router,) = snapshot.routers
-    assert router.engine == engine.name
-    assert router.ready is True
-    assert router.state is State.OK
-    assert {w.key for w in snapshot.workers} == {key(w) for w in running}
-    assert (snapshot.prefill.usable, snapshot.decode.usable) == (2, 3)
-    for worker, fact in zip(running, facts, strict=True):
-        shown = snapshot.worker(key(worker))
-        assert shown is not None
-        assert shown.role is Role(worker.spec.role)
-        assert shown.state is State.OK
-        assert shown.identity.version == "0.5.23"
-        (opinion,) = shown.opinions
-        assert opinion.health is Health.HEALTHY
-        counts = fact["counts"]
-        if worker.spec.role == "prefill":
-            assert shown.ttft is None or shown.ttft.distribution is None
-            assert shown.queue_time is not None and shown.queue_time.distribution is not None
-            assert shown.kv_transfer_ms is not None
-            assert shown.kv_transfer_ms.count == counts["transfers"]
-            cached = counts["prefill_cached_tokens"]
-            share = cached / (cached + counts["prefill_computed_tokens"])
-            assert shown.hit_rate == pytest.approx(share)
-            continue
-        assert len(shown.ranks) == worker.spec.dp
-        ttft = [v for _, v in fact["ttft_s"]]
-        assert shown.ttft is not None and shown.ttft.distribution is not None
-        assert shown.ttft.distribution.count == len(ttft)
-        assert shown.ttft.distribution.sum == pytest.approx(sum(ttft))
-        below = [sum(v <= bound for v in ttft) for bound in shown.ttft.distribution.bounds]
-        assert list(shown.ttft.distribution.counts) == below
-        tpot = [v for _, v in fact["tpot_s"]]
-        assert shown.tpot is not None and shown.tpot.distribution is not None
-        assert shown.tpot.distribution.count == len(tpot)
-        assert shown.tpot.distribution.sum == pytest.approx(sum(tpot))
-    pool = snapshot.decode.ttft
-    assert pool is not None and pool.distribution is not None
-    every = [v for fact in facts for _, v in fact["ttft_s"]]
-    assert pool.distribution.sum == pytest.approx(sum(every))
-
-
 async def watched(router: Launched) -> Monitor:
     """A monitor that has read everything once, before any request."""
     watch = find([router.url], [], [], router.metrics_url)
     monitor = start(watch, interval_s=0.2, window_s=60.0)
     assert await asyncio.to_thread(monitor.wait_first_round, 10.0)
     return monitor
-
-
-async def truth(session: aiohttp.ClientSession, worker: SimWorker) -> Any:
-    return (await get(session, worker.url + "/truth")).json
-
-
-def key(worker: SimWorker) -> str:
-    return worker.url.removeprefix("http://")
-
-
-def ttft_count(snapshot: Snapshot) -> float | None:
-    latency = snapshot.decode.ttft
-    return latency.distribution.count if latency is not None and latency.distribution is not None else None
 
 
 def text_of(answer: Answer, stream: bool) -> str:
