@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf
 from weakref import WeakKeyDictionary
 
 from pdtop.metrics.catalogue import (
@@ -31,7 +31,7 @@ from pdtop.metrics.catalogue import (
 from pdtop.metrics.distribution import Distribution, merge
 from pdtop.metrics.exposition import Layout, PageReader
 from pdtop.metrics.plan import Buckets, Labels, buckets_of
-from pdtop.metrics.worker_page import counts_of, distribution
+from pdtop.metrics.worker_page import LARGEST, counts_of, distribution
 
 _PREFIXES = tuple(ROUTER_PREFIXES)
 
@@ -114,7 +114,7 @@ class RouterNumbers:
         totals: dict[str, float] = {}
         for worker, _, at in self.plan.values.get(concept, ()):
             value = self.values[at]
-            if worker and isfinite(value) and value >= 0:
+            if worker and 0 <= value <= LARGEST:
                 totals[worker] = totals.get(worker, 0.0) + value
         return totals
 
@@ -153,7 +153,7 @@ class RouterNumbers:
         known = [
             value
             for _, _, at in self.plan.values.get(concept, ())
-            if isfinite(value := self.values[at]) and value >= 0
+            if 0 <= (value := self.values[at]) <= LARGEST
         ]
         return sum(known) if known else None
 
@@ -194,7 +194,7 @@ class RouterNumbers:
         """The concept by the values of one label ("" where it is missing)."""
         totals: dict[str, float] = {}
         for _, labels, at in self.plan.values.get(concept, ()):
-            if isfinite(value := self.values[at]) and value >= 0:
+            if 0 <= (value := self.values[at]) <= LARGEST:
                 key = _label(labels, label)
                 totals[key] = totals.get(key, 0.0) + value
         return totals
@@ -203,7 +203,7 @@ class RouterNumbers:
         """Selections by pool (``prefill``, ``decode``, "" where not told) and policy."""
         totals: dict[tuple[str, str], float] = {}
         for _, labels, at in self.plan.values.get(R_SELECTIONS, ()):
-            if isfinite(value := self.values[at]):
+            if -LARGEST <= (value := self.values[at]) <= LARGEST:
                 key = (_label(labels, "worker_type"), _label(labels, "policy"))
                 totals[key] = totals.get(key, 0.0) + value
         return totals
@@ -237,14 +237,14 @@ class RouterNumbers:
         parts = [
             (one.labels, self.values[one.count_at], self.values[one.sum_at] if one.sum_at >= 0 else 0.0)
             for one in self.plan.histograms.get(concept, ())
-            if one.count_at >= 0 and isfinite(self.values[one.count_at])
+            if one.count_at >= 0 and -LARGEST <= self.values[one.count_at] <= LARGEST
         ]
         busy = [labels for labels, count, _ in parts if count > 0]
         quantiles = [
             (quantile, self.values[at])
             for _, labels, at in self.plan.values.get(concept, ())
             if (quantile := _quantile(labels)) is not None
-            and isfinite(self.values[at])
+            and -LARGEST <= self.values[at] <= LARGEST
             and len(busy) == 1
             and tuple(pair for pair in labels if pair[0] != "quantile") == busy[0]
         ]
@@ -252,7 +252,7 @@ class RouterNumbers:
         return Summary(
             tuple(sorted(quantiles)),
             sum(part[1] for part in parts) if parts else None,
-            total if parts and isfinite(total) else None,
+            total if parts and -LARGEST <= total <= LARGEST else None,
         )
 
     def with_values(self, values: array[float]) -> RouterNumbers:

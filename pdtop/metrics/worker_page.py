@@ -15,6 +15,8 @@ from pdtop.metrics.distribution import Distribution, merge
 from pdtop.metrics.exposition import Layout, PageReader, sublayout
 from pdtop.metrics.plan import Buckets, Plan, Value, make_plan, worth_keeping
 
+#: A value beyond this says nothing but that its exporter is broken; without it no sum or mean overflows.
+LARGEST = 1e18
 _NO_VALUES: Mapping[str, float] = MappingProxyType({})
 
 
@@ -119,7 +121,7 @@ class WorkerNumbers:
             return None
         if len(found) == 1 and len(found[0].at) == 1:  # nearly always
             value = self.values[found[0].at[0]]
-            return value if isfinite(value) else None
+            return value if -LARGEST <= value <= LARGEST else None
         return _over(across, _by_rank(self.values, found, across).values())
 
     def _merged(self, histograms: Iterable[Buckets]) -> Distribution | None:
@@ -186,7 +188,7 @@ class WorkerPageReader:
 def counts_of(values: array[float], buckets: Buckets) -> tuple[float, ...] | None:
     """A histogram's cumulative buckets out of a page's values; None if one is unusable, negative or falls."""
     counts = buckets.pick(values)
-    if not counts or not counts[0] >= 0 or not isfinite(counts[-1]) or not all(map(le, counts, counts[1:])):
+    if not counts or not counts[0] >= 0 or not counts[-1] <= LARGEST or not all(map(le, counts, counts[1:])):
         return None
     return counts
 
@@ -199,13 +201,14 @@ def distribution(values: array[float], buckets: Buckets) -> Distribution | None:
     bounds = buckets.bounds
     if isfinite(bounds[-1]):  # no +Inf bucket and no count: nothing is known beyond the last bound
         bounds, counts = (*bounds, inf), (*counts, counts[-1])
-    return Distribution(bounds, counts, values[buckets.sum_at] if buckets.sum_at >= 0 else nan)
+    total = values[buckets.sum_at] if buckets.sum_at >= 0 else nan
+    return Distribution(bounds, counts, total if -LARGEST <= total <= LARGEST else nan)
 
 
 def _by_rank(values: array[float], found: Iterable[Value], across: Across) -> dict[str, float]:
     numbers: dict[str, list[float]] = {}
     for one in found:
-        usable = [value for value in [values[at] for at in one.at] if isfinite(value)]
+        usable = [value for value in [values[at] for at in one.at] if -LARGEST <= value <= LARGEST]
         if usable:
             numbers.setdefault(one.dp_rank, []).append(max(usable))
     return {rank: total for rank, some in numbers.items() if (total := _over(across, some)) is not None}
