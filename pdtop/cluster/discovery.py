@@ -13,8 +13,8 @@ from pdtop.cluster.model import State
 from pdtop.cluster.readings import Answer, RouterMetricsReading, RouterReading
 from pdtop.cluster.targets import PollSettings, RouterTarget, listed_address
 from pdtop.metrics.router_page import RouterNumbers, RouterPageReader
-from pdtop.routers import detect, smg
-from pdtop.routers.dialect import METRICS_PORT, Dialect
+from pdtop.routers import detect
+from pdtop.routers.dialect import METRICS_PORT, Dialect, read_version
 
 METRICS = "/metrics"
 HEALTH = "/health"
@@ -126,7 +126,8 @@ class RouterClient:
                 self._loads = None
             return
         self._loads = self._dialect.loads(answer.body)
-        self._version = smg.version_of(answer.body)
+        told = read_version(answer.body)
+        self._version = told[1] if told is not None else None
         if not self._known:
             found = detect.by_loads(answer)
             if found is not None:

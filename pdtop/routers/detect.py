@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pdtop.cluster.readings import Answer
 from pdtop.routers import legacy, pdtop_router, sglang_router, smg, vllm_router
-from pdtop.routers.dialect import Dialect
+from pdtop.routers.dialect import Dialect, read_version
 from pdtop.routers.values import json_of, list_of, mapping_of
 
 UNKNOWN = Dialect(
@@ -61,11 +61,12 @@ def by_probe(answer: Answer) -> Dialect | None:
 
 
 def by_loads(answer: Answer) -> Dialect | None:
-    """From the answer to ``/get_loads``, the only place where smg says its version."""
+    """From the answer to ``/get_loads``, the only place where routers say their version."""
     if answer.status != 200:
         return None
-    if smg.version_of(answer.body) is not None:
-        return smg.DIALECT
+    told = read_version(answer.body)
+    if told is not None:
+        return DIALECTS[told[0]]
     entries = list_of(mapping_of(json_of(answer.body)).get("workers"))
     return sglang_router.DIALECT if any("load" in mapping_of(entry) for entry in entries) else None
 

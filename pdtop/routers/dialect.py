@@ -76,6 +76,14 @@ def read_loads(body: bytes) -> LoadsByUrl | None:
     return loads
 
 
+def read_version(body: bytes) -> tuple[str, str] | None:
+    """Name and release out of ``/get_loads``: ``"version": "smg-1.13.0"``. None where it tells none."""
+    top = json_of(body)
+    text = text_of(top.get("version"), 40) if isinstance(top, dict) else None
+    name, dash, release = (text or "").partition("-")
+    return (name, release) if dash and name in ("smg", "pdtop") else None
+
+
 def read_readiness(status: int | None, body: bytes) -> Readiness:
     """``/readiness``: 200 or 503 with ``status`` and maybe ``reason``."""
     top = json_of(body)

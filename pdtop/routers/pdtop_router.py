@@ -1,7 +1,13 @@
-"""pdtop's own router: metrics on its main port, breaker and weight in its worker list."""
+"""pdtop's own router: metrics on its main port too, breaker and weight in its worker list."""
 
 from __future__ import annotations
 
 from pdtop.routers.dialect import Dialect
 
-DIALECT = Dialect(engine="pdtop", metrics_port=None, update_methods=("PATCH",))
+DIALECT = Dialect(
+    engine="pdtop",
+    loads_path="/get_loads",
+    loads_every_s=60.0,  # for its version; the list has the loads
+    metrics_port=None,
+    limits=("it takes changes from config.toml, not through its API",),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pdtop.routers.dialect import Dialect
-from pdtop.routers.values import json_of, text_of
 
 DIALECT = Dialect(
     engine="smg",
@@ -16,12 +15,3 @@ DIALECT = Dialect(
         "thresholds and policies change only at a restart",
     ),
 )
-
-_PREFIX = "smg-"
-
-
-def version_of(loads_body: bytes) -> str | None:
-    """The release, which only ``/get_loads`` tells; None if these are not smg's loads."""
-    top = json_of(loads_body)
-    text = text_of(top.get("version"), 40) if isinstance(top, dict) else None
-    return text.removeprefix(_PREFIX) if text is not None and text.startswith(_PREFIX) else None

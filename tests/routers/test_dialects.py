@@ -10,8 +10,8 @@ import pytest
 
 from pdtop.cluster.model import Breaker, Health, Role, State
 from pdtop.cluster.readings import Answer, ListedWorker
-from pdtop.routers import detect, smg
-from pdtop.routers.dialect import read_loads, read_readiness, read_workers
+from pdtop.routers import detect
+from pdtop.routers.dialect import read_loads, read_readiness, read_version, read_workers
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 ROUTER = FIXTURES / "router"
@@ -104,8 +104,23 @@ def test_loads_of_smg() -> None:
         f"{base}18202": 0.0,
         f"{base}18203": 0.0,
     }
-    assert smg.version_of(body) == "1.13.0"
-    assert smg.version_of(b'{"version": "0.5.23", "loads": []}') is None
+    assert read_version(body) == ("smg", "1.13.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("pdtop-0.1.0", ("pdtop", "0.1.0")),
+        ("smg-1.13.0-rc1", ("smg", "1.13.0-rc1")),
+        ("0.5.23", None),
+        (7, None),
+    ],
+)
+def test_versions(version: object, told: tuple[str, str] | None) -> None:
+    body = json.dumps({"version": version, "loads": []}).encode()
+    assert read_version(body) == told
+    found = detect.by_loads(ok(body))
+    assert (found.engine if found else None) == (told[0] if told else None)
 
 
 def test_loads_of_a_real_engine_that_no_longer_serves_them() -> None:
@@ -263,5 +278,4 @@ def test_what_a_router_cannot_do_is_said() -> None:
     assert [name for name, dialect in detect.DIALECTS.items() if dialect.control] == [
         "sglang-router",
         "smg",
-        "pdtop",
     ]
