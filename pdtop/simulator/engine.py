@@ -11,7 +11,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
+
+Role = Literal["prefill", "decode"]
 
 #: Prompt tokens that one prefix-cache block holds.
 BLOCK_TOKENS = 64

@@ -24,14 +24,15 @@ from aiohttp import web
 from pdtop.gateway.lifecycle import run_until_told
 from pdtop.simulator import identity
 from pdtop.simulator.children import listening
+from pdtop.simulator.loads import ALL_SECTIONS, loads_answer
 from pdtop.simulator.scheduler import wall_clock
 from pdtop.simulator.spec import WorkerSpec
+from pdtop.simulator.telemetry import VERSION
 from pdtop.simulator.traffic import Arrival, Traffic, arrivals
 from pdtop.simulator.virtual import VirtualCluster, VirtualWorker, least_loaded
 
 _TICK_S = 1.0
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_SECTIONS = frozenset({"memory", "disagg", "queues"})
 
 
 class Lane:
@@ -58,8 +59,8 @@ class Lane:
 
     def loads(self, now: float) -> bytes:
         if self._loads is None:
-            answer = self.worker.telemetry.loads(self.worker.engines, now, _SECTIONS, None, 64)
-            self._loads = json.dumps(answer).encode()
+            entries = self.worker.telemetry.loads(self.worker.engines, now, ALL_SECTIONS, None, 64)
+            self._loads = json.dumps(loads_answer(now, VERSION, entries)).encode()
         return self._loads
 
 

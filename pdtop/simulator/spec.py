@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from pdtop.simulator.decode import DecodeModel
-from pdtop.simulator.engine import LinkModel, Site
+from pdtop.simulator.engine import LinkModel, Role, Site
 from pdtop.simulator.prefill import PrefillModel
-from pdtop.simulator.telemetry import Role
 
 FaultKind = Literal["slow", "hang", "resume", "transfer_slow", "transfer_fail", "die"]
 

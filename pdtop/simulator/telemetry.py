@@ -11,16 +11,14 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from typing import Literal
 
 from pdtop.simulator.catalogue import FAMILIES, GRAPH_PHASES, ROUTING_KEY_BANDS, SCHEDULER_STAGES
 from pdtop.simulator.decode import DecodeEngine
-from pdtop.simulator.engine import Finished, Gauges
+from pdtop.simulator.engine import Finished, Gauges, Role
 from pdtop.simulator.exposition import Registry
+from pdtop.simulator.loads import Work, load_entry
 from pdtop.simulator.prefill import PrefillEngine
 
-Role = Literal["prefill", "decode"]
 Engine = PrefillEngine | DecodeEngine
 Labels = Mapping[str, str]
 
@@ -62,6 +60,7 @@ class RankTelemetry:
         self, registry: Registry, role: Role, model_name: str, dp_rank: int | None, tp: int, truth: Truth
     ) -> None:
         self.dp_rank = dp_rank
+        self.work = Work()
         self._registry = registry
         self._role = role
         self._truth = truth
@@ -81,6 +80,7 @@ class RankTelemetry:
         self._each("queue_time_seconds", seconds)
 
     def prefilled(self, computed: int, cached: int) -> None:
+        self.work.computed_tokens += computed
         self._truth.counts["prefill_computed_tokens"] += computed
         self._truth.counts["prefill_cached_tokens"] += cached
         for labels in self._ranks:
@@ -99,6 +99,7 @@ class RankTelemetry:
             self._registry.histogram("eviction_duration_seconds", cache).observe(0.0001 + tokens * 2e-8)
 
     def decoded(self, tokens: int) -> None:
+        self.work.decoded_tokens += tokens
         self._truth.counts["decoded_tokens"] += tokens
         self._add("realtime_tokens", tokens, {**self._main, "mode": "decode"})
         self._add("cuda_graph_passes", 1, {**self._main, "mode": "decode_none"})
@@ -111,7 +112,9 @@ class RankTelemetry:
         self._truth.counts["transfers"] += 1
         self._each("kv_transfer_latency_ms", seconds * 1e3)
         self._each("kv_transfer_total_mb", size_bytes / 2**20 / len(self._ranks))
-        self._each("kv_transfer_speed_gb_s", size_bytes / 2**30 / max(seconds, 1e-6))
+        speed = size_bytes / 2**30 / max(seconds, 1e-6)
+        self._each("kv_transfer_speed_gb_s", speed)
+        self.work.transfer_gb_s, self.work.transfer_ms = speed, seconds * 1e3
 
     def transfer_failed(self) -> None:
         self._truth.counts["transfers_failed"] += 1
@@ -170,6 +173,7 @@ class RankTelemetry:
         for samples in (self._truth.ttft, self._truth.tpot):
             samples.clear()
         self._truth.counts.clear()
+        self.work = Work()
 
     def health_check(self) -> None:
         """A health check is a real request to the scheduler, unknown to the counters of the HTTP process."""
@@ -295,7 +299,6 @@ class WorkerTelemetry:
         self._pid = pid
         self._started = started
         self._labels = {"engine_type": role, "model_name": model_name}
-        self._loads_answered = 0
 
     def start(self, engines: Sequence[Engine], now: float) -> None:
         registry = self.registry
@@ -326,72 +329,15 @@ class WorkerTelemetry:
 
     def loads(
         self, engines: Sequence[Engine], now: float, sections: frozenset[str], dp_rank: int | None, limit: int
-    ) -> dict[str, object]:
-        """The answer of ``/v1/loads``: what each rank last published, as old as it is."""
-        return {
-            "timestamp": datetime.fromtimestamp(now, UTC).isoformat(),
-            "version": VERSION,
-            "accelerator": None,
-            "num_accelerators": 1,
-            "loads": [
-                self._load(index, engine.reporter.loads or engine.gauges(now), sections, limit)
-                for index, engine in enumerate(engines)
-                if dp_rank is None or dp_rank == index
-            ],
-        }
-
-    def _load(self, index: int, g: Gauges, sections: frozenset[str], limit: int) -> dict[str, object]:
-        prefill = self.role == "prefill"
-        counts = self.truth.counts
-        load: dict[str, object] = {
-            "timestamp": g.at,
-            "dp_rank": index,
-            "num_running_reqs": 0 if prefill else g.running,
-            "num_waiting_reqs": g.queue + g.bootstrap + g.prealloc + g.transfer + g.retracted,
-            "num_waiting_uncached_tokens": 0,
-            "num_used_tokens": g.used_tokens,
-            "num_total_tokens": g.used_tokens + g.queued_prompt_tokens,
-            "num_active_tokens": g.sequence_tokens,
-            "num_prealloc_ready_tokens": 0,
-            "max_total_num_tokens": g.capacity_tokens,
-            "max_running_requests": limit,
-            "token_usage": round(g.usage, 4),
-            "gen_throughput": round(g.gen_throughput, 2),
-            "cache_hit_rate": round(g.cache_hit_rate, 4),
-            "utilization": -1.0 if prefill else 0.0,
-            "total_prefill_uncached_tokens": counts["prefill_computed_tokens"],
-            "total_prefill_busy_us": int(g.busy_s * 1e6) if prefill else 0,
-            "decode_moments": None
-            if prefill
-            else [float(g.passes), float(counts["decoded_tokens"]), round(g.busy_s * 1e6), 0.0, 0.0, 0.0],
-        }
-        if "memory" in sections:
-            load["memory"] = {
-                "weight_gb": 35.31,
-                "kv_cache_gb": round(g.capacity_tokens * 160 / 2**20, 3),
-                "graph_gb": 0.0,
-                "token_capacity": g.capacity_tokens,
-            }
-        if "disagg" in sections:
-            load["disaggregation"] = {
-                "mode": self.role,
-                "prefill_bootstrap_queue_reqs": g.bootstrap,
-                "prefill_inflight_queue_reqs": g.inflight,
-                "decode_prealloc_queue_reqs": g.prealloc,
-                "decode_transfer_queue_reqs": g.transfer,
-                "decode_retracted_queue_reqs": g.retracted,
-                "kv_transfer_speed_gb_s": 0.0,
-                "kv_transfer_latency_ms": 0.0,
-            }
-        if "queues" in sections:
-            load["queues"] = {
-                "waiting": g.queue,
-                "grammar": 0,
-                "paused": 0,
-                "retracted": g.retracted,
-                "prealloc_ready": 0,
-            }
-        return load
+    ) -> list[dict[str, object]]:
+        """The entries of ``/v1/loads``: what each rank last published, as old as it is."""
+        return [
+            load_entry(
+                self.role, index, engine.reporter.loads or engine.gauges(now), rank.work, sections, limit
+            )
+            for index, (engine, rank) in enumerate(zip(engines, self.ranks, strict=True))
+            if dp_rank is None or dp_rank == index
+        ]
 
     def truth_now(self, engines: Sequence[Engine], now: float, since: float) -> dict[str, object]:
         """What is so this moment and what has been, without any of the page's delays."""

@@ -28,15 +28,15 @@ from pdtop.simulator import identity, protocol
 from pdtop.simulator.bootstrap import BootstrapServer, fetch_kv
 from pdtop.simulator.decode import DecodeEngine
 from pdtop.simulator.engine import Ended, Event, Granted, KvSent, Output
+from pdtop.simulator.loads import ALL_SECTIONS, KNOWN_SECTIONS, loads_answer, loads_text
 from pdtop.simulator.prefill import PrefillEngine
 from pdtop.simulator.protocol import BadRequest, Call
 from pdtop.simulator.scheduler import Scheduler, wall_clock
 from pdtop.simulator.spec import Fault, WorkerSpec
-from pdtop.simulator.telemetry import Engine, WorkerTelemetry
+from pdtop.simulator.telemetry import VERSION, Engine, WorkerTelemetry
 
-_SECTIONS = frozenset({"core", "memory", "spec", "lora", "disagg", "queues", "all"})
-_ALL_SECTIONS = frozenset({"memory", "disagg", "queues"})
 _GONE = 499
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 #: Routers try HTTP/2 first; that a worker does not speak it is no news.
 _LOG = logging.getLogger("pdtop.simulator.http")
@@ -245,7 +245,7 @@ class SimWorker:
         for scheduler in self.schedulers:
             scheduler.sync()
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
-        kind = "text/plain; version=0.0.4; charset=utf-8"
+        kind = _TEXT
         if openmetrics:
             kind = "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
         body = (
@@ -259,17 +259,20 @@ class SimWorker:
     async def _loads(self, request: web.Request) -> web.Response:
         started = time.perf_counter()
         sections = frozenset(filter(None, request.query.get("include", "all").split(",")))
-        if not sections <= _SECTIONS:
+        if not sections <= KNOWN_SECTIONS:
             return web.Response(status=500, text="Internal Server Error")
         if "all" in sections:
-            sections = _ALL_SECTIONS
+            sections = ALL_SECTIONS
         wanted = request.query.get("dp_rank")
         rank = int(wanted) if wanted is not None and wanted.isdigit() else None
         for scheduler in self.schedulers:
             scheduler.sync()
-        answer = self.telemetry.loads(self.engines, wall_clock(), sections, rank, self.spec.max_running)
+        now = wall_clock()
+        answer = self.telemetry.loads(self.engines, now, sections, rank, self.spec.max_running)
         self.telemetry.observe_loads(time.perf_counter() - started)
-        return web.json_response(answer)
+        if request.query.get("format") == "prometheus":
+            return web.Response(text=loads_text(answer), headers={"Content-Type": _TEXT})
+        return web.json_response(loads_answer(now, VERSION, answer))
 
     async def _health(self, request: web.Request) -> web.Response:
         """One token through the scheduler, looked for once a second."""

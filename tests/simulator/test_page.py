@@ -11,9 +11,9 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdtop.simulator.decode import DecodeModel
+from pdtop.simulator.engine import Role
 from pdtop.simulator.prefill import PrefillModel
 from pdtop.simulator.spec import WorkerSpec
-from pdtop.simulator.telemetry import Role
 from pdtop.simulator.traffic import Traffic, arrivals
 from pdtop.simulator.virtual import VirtualCluster, VirtualWorker, least_loaded
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,8 @@ from pdtop.simulator.spec import Fault, WorkerSpec
 from tests.simulator.support import DECODE, PREFILL, both, client, get, post, until, workers
 
 CHAT = {"model": "demo-llama-70b", "messages": [{"role": "user", "content": "x" * 4000}], "max_tokens": 9}
+LOADS_TEXT = Path(__file__).parent.parent / "fixtures" / "worker" / "loads-0.5.23-decode-dp4.prometheus.txt"
+PROMETHEUS_LOADS = {f.name for f in text_string_to_metric_families(LOADS_TEXT.read_text())}
 GENERATE = {"text": "x" * 4000, "sampling_params": {"max_new_tokens": 9}}
 
 
@@ -200,7 +203,10 @@ async def test_loads_in_the_sections_asked_for() -> None:
         smg = (await get(session, url + "?include=core,disagg,queues,memory&dp_rank=1")).json
         bogus = await get(session, url + "?include=bogus")
         nobody = (await get(session, url + "?dp_rank=99")).json
+        text = (await get(session, url + "?format=prometheus")).body.decode()
     assert everything["version"] == "0.5.23"
+    assert 'sglang_disagg_decode_prealloc_queue_reqs{dp_rank="1"} 0\n' in text
+    assert {f.name for f in text_string_to_metric_families(text)} == PROMETHEUS_LOADS
     assert [load["dp_rank"] for load in everything["loads"]] == [0, 1]
     sections = {"memory", "disaggregation", "queues"}
     assert sections <= set(everything["loads"][0])
