@@ -422,7 +422,7 @@ def _whole(value: int | None) -> str | None:
 
 
 def _entry(name: str, value: str | None, width: int) -> Line:
-    label_width = min(28, width // 2)
+    label_width = min(42, max(24, width - 22))
     label = text.fit(text.middle(text.clean(name), label_width - 1), label_width)
     words = text.clean(value) if value else text.UNKNOWN
     return ((" " + label, Tone.MUTED), known(text.middle(words, width - label_width - 1)))
