@@ -73,7 +73,11 @@ class RouterClient:
             version=self._version,
         )
         addresses = (listed_address(worker.url, self.target.address) for worker in reading.workers or ())
-        self._worker_keys = frozenset(address.key for address in addresses if address is not None)
+        keys = frozenset(address.key for address in addresses if address is not None)
+        if keys != self._worker_keys:  # it has just come up, or its page can be told from another's now
+            self._worker_keys, self._search_due = keys, 0.0
+            if not self._loads:
+                self._loads_due = 0.0
         return reading
 
     async def read_metrics(self) -> RouterMetricsReading:

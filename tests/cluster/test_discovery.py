@@ -150,6 +150,19 @@ def test_an_empty_router_is_asked_one_thing_more_and_only_once() -> None:
         assert seen.last.control is False  # nothing to change yet
 
 
+def test_a_router_that_gets_its_workers_later_is_looked_at_again_at_once() -> None:
+    def answering(request: Request) -> Reply:
+        empty = request.at < 1003.0
+        replies = captured(R32, metrics=Reply(404) if empty else page(R32))
+        if empty:
+            replies |= {path: Reply(body=b'{"workers":[]}') for path in ("/workers", "/get_loads")}
+        return by_path(replies)(request)
+
+    seen = rounds(answering, count=4)
+    assert [len(reading.loads or ()) for reading, _ in seen.readings] == [0, 0, 0, 7]
+    assert seen.urls == [None, None, "http://router:30000/metrics", "http://router:30000/metrics"]
+
+
 def test_an_engine_that_the_config_names_is_not_looked_for() -> None:
     seen = rounds(captured(R32), engine="smg")
     assert seen.last.engine == "smg"
