@@ -93,7 +93,7 @@ class Monitor:
         self._stopping = False
         self._ready = threading.Event()  # the loop runs and can be asked
         self._first_round = threading.Event()
-        self._subscribers: tuple[Callable[[Snapshot], None], ...] = ()
+        self._subscribers: tuple[Callable[[Snapshot], object], ...] = ()
         self._trouble: tuple[float, str] | None = None
         self._raw: dict[str, _RawPage] = {}
         self._raw_tasks: set[asyncio.Task[None]] = set()
@@ -140,7 +140,7 @@ class Monitor:
         """Wait until everybody has been asked for everything once; False if that took longer."""
         return self._first_round.wait(timeout_s)
 
-    def subscribe(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Have ``callback`` called on the engine's thread for every snapshot; returns the way out."""
         self._subscribers = (*self._subscribers, callback)
 
@@ -256,7 +256,7 @@ class Monitor:
         board, poller = self._board, self._poller
         if poller is not None:
             board.metrics_urls(poller.metrics_url)
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()  # the poller's clock
         notices = list(self._targets.notices)
         problems: tuple[Problem, ...] = ()
         config_error = ""
