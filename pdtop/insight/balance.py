@@ -65,7 +65,12 @@ def _dispatches(worker: Worker) -> float | None:
 
 
 def _hot(workers: Sequence[Worker], levels: Levels) -> Iterator[Finding]:
-    in_rotation = [w for w in workers if w.share is not None and not w.draining and w.weight > 0]
+    # Who cannot take requests leaves his share to the others: that is no imbalance.
+    in_rotation = [
+        w
+        for w in workers
+        if w.share is not None and w.usable is not False and not w.draining and w.weight > 0
+    ]
     if len(in_rotation) < 2:
         return
     weights = sum(w.weight for w in in_rotation)
