@@ -7,11 +7,13 @@ and waits. However it ends, nothing stays behind.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -99,8 +101,8 @@ def run(
     """The ``demo`` command: 0 when all went well, 1 when the cluster failed, else the console's code.
 
     ``rate`` is in requests per second (None: fitting to the pool). ``directory`` keeps config and logs;
-    without it they are in a temporary folder that goes when the demo ends. ``duration`` (seconds) is for
-    headless.
+    without it they are in a temporary folder that goes when the demo ends. After ``duration`` seconds it
+    ends by itself.
     """
     try:
         with start(prefill, decode, rate, seed, scenario, directory) as (running, children):
@@ -108,7 +110,8 @@ def run(
                 print(running.as_json(), flush=True)
                 _wait(children, running.scenario, duration)
                 return 0
-            return open_console(running.config)
+            with _terminated_after(duration):
+                return open_console(running.config)
     except (_Told, KeyboardInterrupt):
         return 0
     except DemoFailed as failure:
@@ -273,6 +276,19 @@ def _signals_as_exceptions() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _terminated_after(seconds: float | None) -> Iterator[None]:
+    """The console ends by a signal as if somebody had sent it: it knows how to leave the terminal."""
+    timer = threading.Timer(seconds or 0.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    if seconds is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _url(sock: socket.socket) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pdtop.config.load import load
+from pdtop.simulator.demo import run
 
 LIMIT_S = 20.0
 
@@ -103,6 +104,28 @@ def test_a_demo_ends_by_itself_and_takes_its_folder_along() -> None:
         assert process.wait(LIMIT_S) == 0
         assert gone(list(line["pids"].values()))
         assert not Path(line["dir"]).exists()
+
+
+def test_the_console_is_opened_on_the_cluster_and_its_code_is_the_demos() -> None:
+    seen: list[Path] = []
+
+    def console(config: Path) -> int:
+        seen.append(config)
+        loaded = load(config).config
+        assert loaded is not None
+        assert get(loaded.server.router_url + "/readiness")["status"] == "ready"
+        return 7
+
+    assert run(prefill=1, decode=1, rate=0, open_console=console) == 7
+    assert not seen[0].exists()
+
+
+def test_a_console_that_stays_is_ended_by_a_signal() -> None:
+    def console(config: Path) -> int:
+        time.sleep(LIMIT_S)
+        return 1
+
+    assert run(prefill=1, decode=1, rate=0, duration=0.01, open_console=console) == 0
 
 
 def test_a_demo_whose_router_dies_fails_with_its_name() -> None:
