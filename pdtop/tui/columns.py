@@ -133,7 +133,7 @@ def _p99_value(latency: Latency | None) -> float | None:
 def _trend(name: str) -> CellMaker:
     def make(worker: Worker, view: PoolView, width: int) -> Line:
         points = folded(worker.trends.get(name, ()), view.tick, name, width)
-        return ((text.sparkline(points, view.trend_full[name], width), Tone.TREND),)
+        return ((text.sparkline(points, view.full_scale(name), width), Tone.TREND),)
 
     return make
 

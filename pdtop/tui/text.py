@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from functools import lru_cache
 from typing import Literal
 
 from rich.cells import cell_len, set_cell_size
@@ -27,6 +28,7 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 Align = Literal["left", "right"]
 
 
+@lru_cache(4096)
 def clean(text: str, limit: int = 400) -> str:
     """``text`` from outside made harmless: control characters replaced, length capped."""
     if text.isascii() and text.isprintable():

@@ -50,11 +50,17 @@ def latency(source: str, p50: float, p99: float, bounds: tuple[float, ...] = BOU
     return Latency(source, f"sglang:{source}", spread_of(p50, p99, bounds))
 
 
-def trend(seed: int, level: float, rise: float = 0.0, jitter: float = 0.15) -> tuple[float | None, ...]:
-    """A seeded wander around ``level`` that ends ``rise`` times higher."""
-    rng = random.Random(seed)
+def trend(
+    seed: int, level: float, number: int, rise: float = 0.0, jitter: float = 0.15
+) -> tuple[float | None, ...]:
+    """A wander around ``level`` that ends ``rise`` times higher; the point of a tick is the same in every
+    snapshot that still holds it."""
+
+    def noise(tick: int) -> float:
+        return ((seed * 2_654_435_761 + tick * 40_503 * 65_537) >> 8) % 1024 / 512 - 1
+
     return tuple(
-        level * (1 + rise * max(0.0, (i - POINTS / 2) / (POINTS / 2)) + rng.uniform(-jitter, jitter))
+        level * (1 + rise * max(0.0, (i - POINTS / 2) / (POINTS / 2)) + jitter * noise(number - POINTS + 1 + i))
         for i in range(POINTS)
     )
 
@@ -103,6 +109,7 @@ def prefill(
     queue: tuple[float, float],
     share: float,
     rise: float = 0.0,
+    number: int = 100,
     **changes: object,
 ) -> Worker:
     key = f"{host}:30001"
@@ -133,11 +140,11 @@ def prefill(
         stages={"prefill_bootstrap": spread_of(0.03, 0.2), "prefill_forward": spread_of(0.15, 0.4)},
         kv_transfer_ms=spread_of(22.0, 80.0, (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, math.inf)),
         trends={
-            "queue_time": trend(hash_of(host), queue[0], rise),
-            "tokens": trend(hash_of(host) + 1, tok),
-            "backlog": trend(hash_of(host) + 2, max(0.3, sum(known)), rise),
-            "running": trend(hash_of(host) + 3, run),
-            "kv": trend(hash_of(host) + 4, kv, 0.0, 0.05),
+            "queue_time": trend(hash_of(host), queue[0], number, rise),
+            "tokens": trend(hash_of(host) + 1, tok, number),
+            "backlog": trend(hash_of(host) + 2, max(0.3, sum(known)), number, rise),
+            "running": trend(hash_of(host) + 3, run, number),
+            "kv": trend(hash_of(host) + 4, kv, number, 0.0, 0.05),
         },
     )
     return replace(base, **changes)  # type: ignore[arg-type]
@@ -154,6 +161,7 @@ def decode(
     tpot: tuple[float, float],
     share: float,
     rise: float = 0.0,
+    number: int = 100,
     **changes: object,
 ) -> Worker:
     key = f"{host}:30001"
@@ -185,12 +193,12 @@ def decode(
         page=PageFacts(lines=801, bad_lines=0, duplicates=0, bytes=88_300),
         stages={"decode_prealloc": spread_of(0.01, 0.1), "decode_transferred": spread_of(0.06, 0.5)},
         trends={
-            "ttft": trend(hash_of(host), ttft[0], rise),
-            "tpot": trend(hash_of(host) + 1, tpot[0], rise / 4),
-            "tokens": trend(hash_of(host) + 2, tok),
-            "backlog": trend(hash_of(host) + 3, max(0.3, sum(known)), rise),
-            "running": trend(hash_of(host) + 4, run),
-            "kv": trend(hash_of(host) + 5, kv, 0.0, 0.05),
+            "ttft": trend(hash_of(host), ttft[0], number, rise),
+            "tpot": trend(hash_of(host) + 1, tpot[0], number, rise / 4),
+            "tokens": trend(hash_of(host) + 2, tok, number),
+            "backlog": trend(hash_of(host) + 3, max(0.3, sum(known)), number, rise),
+            "running": trend(hash_of(host) + 4, run, number),
+            "kv": trend(hash_of(host) + 5, kv, number, 0.0, 0.05),
         },
     )
     return replace(base, **changes)  # type: ignore[arg-type]
@@ -278,19 +286,19 @@ def moment(number: int = 100) -> Snapshot:
     """The moment of the sketch: one D stalls, one P takes most of the prefill, one D is draining."""
     workers = (
         prefill("10.0.1.11", run=4, parts=(9, 3), inflight=9, kv=0.61, hit=0.72, tok=24100,
-                queue=(0.7, 1.92), share=0.62, rise=4.0),
+                queue=(0.7, 1.92), share=0.62, rise=4.0, number=number),
         prefill("10.0.1.12", run=3, parts=(0, 1), inflight=1, kv=0.33, hit=0.18, tok=9000,
-                queue=(0.05, 0.21), share=0.20),
+                queue=(0.05, 0.21), share=0.20, number=number),
         prefill("10.0.1.13", run=2, parts=(0, 1), inflight=1, kv=0.31, hit=0.16, tok=8100,
-                queue=(0.05, 0.198), share=0.18),
+                queue=(0.05, 0.198), share=0.18, number=number),
         decode("10.0.2.21", run=17, parts=(0, 1, 1), kv=0.44, tok=3100, ttft=(0.201, 0.64),
-               tpot=(0.020, 0.038), share=0.26),
+               tpot=(0.020, 0.038), share=0.26, number=number),
         decode("10.0.2.22", run=14, parts=(0, 1, 12), kv=0.71, tok=2200, ttft=(0.388, 2.9),
-               tpot=(0.024, 0.061), share=0.24, rise=3.0),
+               tpot=(0.024, 0.061), share=0.24, rise=3.0, number=number),
         decode("10.0.2.23", run=18, parts=(1, 0, 0), kv=0.52, tok=3200, ttft=(0.198, 0.61),
-               tpot=(0.021, 0.040), share=0.27),
+               tpot=(0.021, 0.040), share=0.27, number=number),
         decode("10.0.2.24", run=12, parts=(0, 0, 1), kv=0.38, tok=1300, ttft=(0.2, 0.6),
-               tpot=(0.021, 0.041), share=0.0, draining=True, usable=False,
+               tpot=(0.021, 0.041), share=0.0, number=number, draining=True, usable=False,
                unusable_because="draining", opinions=(opinion(0.0, health=Health.DRAINING),)),
     )  # fmt: skip
     drained = workers[-1]
@@ -320,13 +328,13 @@ def calm(number: int = 100, prefills: int = 3, decodes: int = 4, changing: float
             host = f"10.0.{1 + index // 200}.{11 + index % 200}"
             workers.append(
                 prefill(host, run=3 + step, parts=(0, max(0, step)), inflight=1, kv=0.31 + 0.01 * step, hit=0.4,
-                        tok=8000 + 100 * step, queue=(0.05, 0.2), share=1 / prefills)
+                        tok=8000 + 100 * step, queue=(0.05, 0.2), share=1 / prefills, number=number)
             )  # fmt: skip
         else:
             host = f"10.1.{1 + index // 200}.{11 + index % 200}"
             workers.append(
                 decode(host, run=16 + step, parts=(0, 0, max(0, step)), kv=0.44 + 0.01 * step,
-                       tok=3000 + 100 * step, ttft=(0.2, 0.6), tpot=(0.02, 0.038), share=1 / decodes)
+                       tok=3000 + 100 * step, ttft=(0.2, 0.6), tpot=(0.02, 0.038), share=1 / decodes, number=number)
             )  # fmt: skip
     return snapshot_of(tuple(workers), number=number)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,19 +13,13 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from pdtop.cluster.model import Worker
-from pdtop.tui import text
-from pdtop.tui.columns import GUTTER, NAME, Column, pad
-from pdtop.tui.lines import diff, line_width, to_strip
+from pdtop.tui.columns import NAME, Column
+from pdtop.tui.lines import to_strip
 from pdtop.tui.palette import Look
 from pdtop.tui.pool_view import PoolView
+from pdtop.tui.rows import Cells, changed, line, nobody, row, spans, titles, width_of
 from pdtop.tui.sorting import Sort, frozen, ordered
-from pdtop.tui.tones import Line, Tone
-
-#: Changed cells of a row above which one region for the whole row is cheaper than one a cell.
-ROW_REFRESH_SHARE = 0.25
-
-#: Tones that fade when the numbers are old.
-_FADES = frozenset({Tone.TEXT, Tone.MUTED, Tone.TREND, Tone.BAR, Tone.OK, Tone.WARNING, Tone.CRITICAL})
+from pdtop.tui.tones import Tone
 
 
 class WorkerTable(ScrollView, can_focus=True):
@@ -87,7 +80,8 @@ class WorkerTable(ScrollView, can_focus=True):
         self._columns: tuple[Column, ...] = ()
         self._rows: list[Worker] = []
         self._first_column = 0  # how many columns after the name are scrolled away
-        self._painted: dict[int, Line] = {}  # by screen line
+        self._cells: dict[int, Cells] = {}  # by screen line, as they are to be
+        self._painted: dict[int, Cells] = {}  # by screen line, as they were painted last
         self._ghost: Worker | None = None  # the worker under the cursor, when it has vanished
         self.sort = Sort()
         self.cursor_key: str | None = None
@@ -137,108 +131,68 @@ class WorkerTable(ScrollView, can_focus=True):
         if size != self.virtual_size:
             self.virtual_size = size
         if columns_changed:
-            self.refresh()
+            self._repaint()
             return
         if followed and previous != self.keys:
             self._scroll_to_cursor()
         self._refresh_changes()
 
     def _refresh_changes(self) -> None:
-        regions: list[Region] = []
+        """Repaint the cells that are not as they were painted last."""
+        self._cells = {}
+        columns = self._visible_columns()
+        regions = []
         for y in range(self.size.height):
-            before, after = self._painted.get(y), self._line(y)
-            if before is not None and before != after:
-                regions.extend(self._changed(before, after, y))
+            before, after = self._painted.get(y), self._cells_of(y)
+            if before is not None:
+                regions += [Region(x, y, end - x, 1) for x, end in changed(before, after, columns)]
         if regions:
             self.refresh(*regions)
-
-    def _changed(self, before: Line, after: Line, y: int) -> Iterable[Region]:
-        """What to repaint of one line. Lines of one table have a run for each piece of each cell."""
-        span = diff(before, after)
-        if span is None:
-            return
-        cells = self._cell_spans()
-        changed = []
-        for start, end in cells:
-            part = diff(_slice(before, start, end), _slice(after, start, end))
-            if part is not None:
-                changed.append((start + part[0], start + part[1]))
-        if len(changed) > ROW_REFRESH_SHARE * len(cells):
-            changed = [span]
-        for start, end in changed:
-            yield Region(start, y, end - start, 1)
 
     def _visible_columns(self) -> tuple[Column, ...]:
         return (*self._columns[:1], *self._columns[1 + self._first_column :])
 
-    def _cell_spans(self) -> list[tuple[int, int]]:
-        spans, x = [(0, GUTTER)], GUTTER
-        for column in self._visible_columns():
-            spans.append((x, x + column.width))
-            x += column.width + 1
-        return spans
-
     # Lines -------------------------------------------------------------------------------------------
 
-    def _line(self, y: int) -> Line:
+    def _cells_of(self, y: int) -> Cells:
         """What screen line ``y`` says; line 0 has the titles."""
+        cells = self._cells.get(y)
+        if cells is None:
+            cells = self._cells[y] = self._new_cells(y)
+        return cells
+
+    def _new_cells(self, y: int) -> Cells:
         if not self._columns or self._view is None:
             return ()
+        columns = self._visible_columns()
         if y == 0:
-            return self._titles()
+            return titles(columns, self.sort, self._first_column)
         index = y - 1 + self.scroll_offset.y
-        if index < len(self._rows):
-            return self._row(self._rows[index], self._view)
-        # An empty table says why: no worker in the pool, or none that passes the filter.
-        members = self._view.pool.total if self._view.pool else 0
-        words = "no worker passes the filter" if members else "no workers"
-        return ((" " * GUTTER + words, Tone.MUTED),) if index == 0 else ()
-
-    def _titles(self) -> Line:
-        runs: list[tuple[str, Tone]] = [(" " * GUTTER, Tone.COLUMN)]
-        for column in self._visible_columns():
-            sorting = self.sort.column is not None and self.sort.column.id == column.id
-            arrow = ("▾" if self.sort.largest_first else "▴") if sorting else ""
-            title = text.fit(column.title_in(column.width - len(arrow)) + arrow, column.width, column.align)
-            runs += [(title, Tone.SORTED if sorting else Tone.COLUMN), (" ", Tone.COLUMN)]
-        if self._first_column:
-            runs[0] = ("◂ ", Tone.COLUMN)
-        width = self.scrollable_content_region.width
-        line = tuple(runs)
-        if line_width(line) - 1 > width:
-            return (*pad(line, width - 1, "left"), ("▸", Tone.COLUMN))
-        return line
-
-    def _row(self, worker: Worker, view: PoolView) -> Line:
-        gone = worker is self._ghost
-        sign = "▌" if self._is_cursor(worker) else " "
-        mark = "●" if worker.key in self.marked else " "
-        runs: list[tuple[str, Tone]] = [(sign, Tone.STRONG), (mark, Tone.MARK)]
-        age_shown = False
-        for column in self._visible_columns():
-            if gone and column.id == "state":
-                cell: Line = pad((("gone", Tone.STALE),), column.width, column.align)
-            elif worker.stale and column.stretch:
-                # An old sparkline would look alive: its place says how old the numbers are.
-                age = "" if age_shown or worker.age_s is None else text.age(worker.age_s)
-                age += " ago" if age and len(age) + 4 <= column.width else ""
-                cell, age_shown = pad(((age, Tone.STALE),), column.width, "left"), True
-            else:
-                cell = column.cell(worker, view)
-                if gone or (worker.stale and column.id not in ("name", "state")):
-                    cell = tuple((w, Tone.STALE if gone or t in _FADES else t) for w, t in cell)
-            runs += [*cell, (" ", Tone.TEXT)]
-        return tuple(runs)
+        if index >= len(self._rows):
+            return nobody(self._view) if index == 0 else ()
+        worker = self._rows[index]
+        return row(
+            worker,
+            self._view,
+            columns,
+            cursor=self._is_cursor(worker),
+            marked=worker.key in self.marked,
+            gone=worker is self._ghost,
+        )
 
     def render_line(self, y: int) -> Strip:
-        line = self._line(y)
-        self._painted[y] = line
+        cells = self._painted[y] = self._cells_of(y)
         palette = self._look.palette
         base = self.rich_style
-        row = y - 1 + self.scroll_offset.y
-        if y > 0 and row < len(self._rows) and self._is_cursor(self._rows[row]):
+        index = y - 1 + self.scroll_offset.y
+        if y > 0 and index < len(self._rows) and self._is_cursor(self._rows[index]):
             base += palette[Tone.CURSOR]
-        return to_strip(line, palette, self.size.width, base)
+        width = self.size.width
+        strip = to_strip(line(cells), palette, width, base)
+        if y == 0 and self._columns and width_of(self._visible_columns()) > width:
+            more = to_strip((("▸", Tone.COLUMN),), palette, 1, base)
+            return Strip.join([strip.crop(0, width - 1), more])
+        return strip
 
     def _is_cursor(self, worker: Worker) -> bool:
         """Of the pools' tables only the one with the focus shows its cursor: there is one cursor."""
@@ -259,7 +213,7 @@ class WorkerTable(ScrollView, can_focus=True):
         self.cursor_key = key
         if self._ghost is not None and self._view is not None:
             self.show(self._view, self._columns, keep_order=True)  # the vanished row goes when it is left
-            self.refresh()
+            self._repaint()
         else:
             self._refresh_rows(old, new)
         self._scroll_to_cursor()
@@ -273,7 +227,17 @@ class WorkerTable(ScrollView, can_focus=True):
         self.move_cursor(row)
         return True
 
+    def _repaint(self) -> None:
+        """Repaint everything."""
+        self._cells = {}
+        self.refresh()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        self._cells = {}
+        super().watch_scroll_y(old_value, new_value)
+
     def _refresh_rows(self, *rows: int | None) -> None:
+        self._cells = {}
         top = self.scroll_offset.y
         regions = [Region(0, r - top + 1, self.size.width, 1) for r in rows if r is not None and r >= top]
         if regions:
@@ -325,10 +289,9 @@ class WorkerTable(ScrollView, can_focus=True):
 
     def action_columns(self, step: int) -> None:
         width = self.scrollable_content_region.width
-        needed = GUTTER + sum(c.width + 1 for c in self._visible_columns()) - 1
-        if (step > 0 and needed > width) or (step < 0 and self._first_column > 0):
+        if (step > 0 and width_of(self._visible_columns()) > width) or (step < 0 and self._first_column > 0):
             self._first_column += step
-            self.refresh()
+            self._repaint()
 
     def action_mark(self) -> None:
         if (worker := self.cursor_worker) is not None:
@@ -338,7 +301,7 @@ class WorkerTable(ScrollView, can_focus=True):
 
     def action_unmark_all(self) -> None:
         self.marked.clear()
-        self.refresh()
+        self._repaint()
 
     def action_turn(self) -> None:
         self.sort_by(self.sort.turned())
@@ -355,13 +318,13 @@ class WorkerTable(ScrollView, can_focus=True):
         if self._view is not None:
             self.show(self._view, self._columns)
             self._scroll_to_cursor()
-        self.refresh()
+        self._repaint()
         self.post_message(self.SortChanged(self))
 
     def on_click(self, event: events.Click) -> None:
         if event.y == 0:
-            spans = self._cell_spans()[1:]
-            for (start, end), column in zip(spans, self._visible_columns(), strict=True):
+            columns = self._visible_columns()
+            for (start, end), column in zip(spans(columns)[1:], columns, strict=True):
                 if start <= event.x <= end:
                     self.sort_by(self.sort.by(column))
                     return
@@ -373,19 +336,6 @@ class WorkerTable(ScrollView, can_focus=True):
                 self.action_open()
 
     def on_resize(self) -> None:
-        self._painted.clear()
+        self._painted = {}
+        self._cells = {}
         self.virtual_size = Size(self.size.width, len(self._rows) + 1)
-
-
-def _slice(line: Line, start: int, end: int) -> Line:
-    """Cells ``start`` to ``end`` of a line whose cells are each a whole number of runs or parts of one."""
-    out: list[tuple[str, Tone]] = []
-    x = 0
-    for words, tone in line:
-        width = line_width(((words, tone),))
-        if x >= end:
-            break
-        if x >= start and x + width <= end:
-            out.append((words, tone))
-        x += width
-    return tuple(out)
