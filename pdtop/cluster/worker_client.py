@@ -23,6 +23,8 @@ HEALTH_PATHS = ("/ready", "/health")  # 0.5.20 on; all, but it costs a token and
 INFO_PATHS = ("/server_info", "/get_server_info", "/model_info")
 INFO_TIMEOUT_S = 5.0  # it asks every scheduler and hangs with any of them
 INFO_AGAIN_S = 30.0  # after a failure
+HUGE_BYTES = 2**19  # a page of many ranks may be larger; a hostile one takes seconds to read
+HUGE_REST = 4.0  # times what reading a page took: at least so long until the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +97,26 @@ class WorkerClient:
             answer = await self._dialler.get(
                 place, METRICS, timeout_s=self._settings.timeout_s, key=self._settings.key
             )
-            reading = metrics_reading(answer, self._page, self._keys)
+            reading, ready = await self._read(answer)
             self._sink.metrics(self.target.key, reading)
             if reading.state in NO_ANSWER:
                 away = away or reading.state is State.REFUSED
                 schedule.failed(answer.at, self._pace.interval_s)
                 continue
-            schedule.answered(answer.at, self._pace.interval_s)
+            schedule.answered(ready, self._pace.interval_s)
             pids = reading.numbers.pids if reading.numbers is not None else frozenset()
             if away or (pids and self._pids and pids.isdisjoint(self._pids)):
                 self.restarted()
             away, self._pids = False, pids or self._pids
+
+    async def _read(self, answer: Answer) -> tuple[MetricsReading, float]:
+        """What a page says, and when the next one may be asked for. Nobody else waits for a huge one."""
+        if len(answer.body) < HUGE_BYTES:
+            return metrics_reading(answer, self._page, self._keys), answer.at
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reading = await asyncio.to_thread(metrics_reading, answer, self._page, self._keys)
+        return reading, answer.at + (1.0 + HUGE_REST) * (loop.time() - began)
 
     async def poll_loads(self) -> None:
         """``/v1/loads`` or its forerunner, until it is clear that there is neither; again after a restart."""
