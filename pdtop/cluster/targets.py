@@ -204,11 +204,22 @@ def _settings(
         health_timeout_s=console.health_timeout_secs,
         max_body_bytes=int(console.max_body_mib * 2**20),
         ca_file=folder / Path(server.ca_file).expanduser() if server.ca_file else None,
-        connect_to=console.connect_to,
+        connect_to=_connect_to(console.connect_to, notices),
         key=_key(server.api_key_env, environ, notices),
         admin_key=_key(server.admin_key_env, environ, notices),
         key_variable=server.api_key_env,
     )
+
+
+def _connect_to(written: Mapping[str, str], notices: list[str]) -> dict[str, str]:
+    """``host:port`` as it is dialled, to where to connect instead; what cannot be read is left out."""
+    found: dict[str, str] = {}
+    for place, instead in written.items():
+        try:
+            found[Address.parse(place).netloc] = Address.parse(instead).netloc
+        except AddressError as error:
+            notices.append(f"connect_to: {error}")
+    return found
 
 
 def _key(variable: str, environ: Mapping[str, str] | None, notices: list[str]) -> BearerKey | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -125,24 +123,3 @@ class Console:
         self.board.workers_changed(workers, notices)
         self.keys = tuple(worker.key for worker in workers)
         self._news.set()
-
-
-class Turns:
-    """Another thread, as the screen is: how long it had to wait for its turn, real seconds."""
-
-    def __init__(self) -> None:
-        self._longest = 0.0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._count)
-        self._thread.start()
-
-    def stop(self) -> float:
-        self._done.set()
-        self._thread.join()
-        return self._longest
-
-    def _count(self) -> None:
-        while not self._done.is_set():
-            began = time.perf_counter()
-            time.sleep(0.005)
-            self._longest = max(self._longest, time.perf_counter() - began - 0.005)

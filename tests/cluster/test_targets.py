@@ -72,7 +72,7 @@ def test_everything_that_a_config_can_say() -> None:
             "workers": ["node-7:30001"],
             "worker": {"NODE-7:30001": {"weight": 0.5, "drain": True, "metrics_url": "http://node-7:9100"}},
         },
-        "console": {"interval_secs": 1, "max_body_mib": 1, "connect_to": {"node-7:30001": "127.0.0.1:7001"}},
+        "console": {"interval_secs": 1, "max_body_mib": 1, "connect_to": {"NODE-7:30001": "localhost:7001"}},
     }
     found = targets(raw, CLUSTER_KEY="s3cret")
     (worker,), (router,) = found.workers, found.routers
@@ -83,11 +83,17 @@ def test_everything_that_a_config_can_say() -> None:
     assert router.metrics is not None
     assert router.metrics.metrics_url == "http://router.example.net:29000/metrics"
     assert found.settings.ca_file == Path("/etc/pd/ca.pem")
-    assert found.settings.connect_to == {"node-7:30001": "127.0.0.1:7001"}
+    assert found.settings.connect_to == {"node-7:30001": "localhost:7001"}
     assert found.settings.max_body_bytes == 2**20
     assert found.settings.key is not None
     assert "s3cret" not in repr(found)
     assert "CLUSTER_KEY" in repr(found)
+
+
+def test_a_mapping_that_cannot_be_read_is_left_out() -> None:
+    found = targets({"console": {"connect_to": {"a:1": "b:x", "[fd00::1]:1": "127.0.0.1:2"}}})
+    assert found.settings.connect_to == {"[fd00::1]:1": "127.0.0.1:2"}
+    assert "connect_to" in found.notices[0]
 
 
 def test_no_router_unless_the_file_names_one() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,8 +26,17 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, jump: Callable[[float], None]) -> None:
         super().__init__()
         self._jump = jump
+        self._left = time.thread_time()
+        self.longest_step_s = 0.0  # CPU seconds between two waits
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.longest_step_s = max(self.longest_step_s, time.thread_time() - self._left)
+        try:
+            return self._select(timeout)
+        finally:
+            self._left = time.thread_time()
+
+    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             found = super().select(LONGEST_WAIT_S)
             if not found:
@@ -44,7 +54,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, dial: Callable[[str, int], Place] | None = None) -> None:
         self._now = 1000.0
         self._dial = dial
-        super().__init__(_Selector(self._pass))
+        self.waits = _Selector(self._pass)
+        super().__init__(self.waits)
 
     def time(self) -> float:
         return self._now
@@ -66,13 +77,8 @@ def run(main: Coroutine[Any, Any, T], *, dial: Callable[[str, int], Place] | Non
         return runner.run(main)
 
 
-def dial_by(places: Mapping[Place, Place]) -> Callable[[str, int], Place]:
-    """Dial these only; every other place refuses."""
-
-    def dial(host: str, port: int) -> Place:
-        place = places.get((host.lower(), port))
-        if place is None:
-            raise ConnectionRefusedError(111, "Connection refused")
-        return place
-
-    return dial
+def longest_step_s() -> float:
+    """The longest time that the running virtual loop has kept everything else waiting; CPU seconds."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop.waits.longest_step_s
