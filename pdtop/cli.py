@@ -74,7 +74,11 @@ PrefillOption = Annotated[
 DecodeOption = Annotated[list[str] | None, typer.Option("--decode", metavar="URL...", help="Decode workers.")]
 MetricsUrlOption = Annotated[
     str | None,
-    typer.Option("--router-metrics", metavar="URL", help="The router's metrics page, if it is not found."),
+    typer.Option("--metrics-url", metavar="URL", help="The router's metrics page, if it is not found."),
+]
+CaFileOption = Annotated[
+    Path | None,
+    typer.Option("--ca-file", metavar="FILE", help="PEM file of the CA that signed router and workers."),
 ]
 
 
@@ -89,7 +93,8 @@ def console(
     targets: TargetArgument = None,
     prefill: PrefillOption = None,
     decode: DecodeOption = None,
-    router_metrics: MetricsUrlOption = None,
+    metrics_url: MetricsUrlOption = None,
+    ca_file: CaFileOption = None,
     interval: Annotated[
         float | None, typer.Option("--interval", min=0.2, help="Seconds between two reads of /metrics.")
     ] = None,
@@ -100,7 +105,7 @@ def console(
     no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False,
 ) -> None:
     """Open the console (the default when no verb is given)."""
-    watched = _watched(targets, prefill, decode, router_metrics)
+    watched = _watched(targets, prefill, decode, metrics_url, ca_file)
     raise typer.Exit(
         _open_console(watched, interval=interval, window=window, theme=theme, mouse=not no_mouse)
     )
@@ -111,7 +116,8 @@ def snapshot(
     targets: TargetArgument = None,
     prefill: PrefillOption = None,
     decode: DecodeOption = None,
-    router_metrics: MetricsUrlOption = None,
+    metrics_url: MetricsUrlOption = None,
+    ca_file: CaFileOption = None,
     window: Annotated[
         str, typer.Option("--window", help="Time between the two reads, such as 10s or 1m; 0 reads once.")
     ] = "10s",
@@ -124,7 +130,7 @@ def snapshot(
     """Read everything twice, a window apart, and print it (a table, --json or --csv)."""
     if json and csv:
         fail("--json and --csv exclude each other")
-    watched = _watched(targets, prefill, decode, router_metrics)
+    watched = _watched(targets, prefill, decode, metrics_url, ca_file)
     seconds = _seconds(window)
     from pdtop.cluster.once import snapshot_once
 
@@ -147,12 +153,13 @@ def watch(
     targets: TargetArgument = None,
     prefill: PrefillOption = None,
     decode: DecodeOption = None,
-    router_metrics: MetricsUrlOption = None,
+    metrics_url: MetricsUrlOption = None,
+    ca_file: CaFileOption = None,
     window: Annotated[str, typer.Option("--window", help="Span of rates and percentiles.")] = "30s",
     count: Annotated[int | None, typer.Option("--count", min=1, help="End after this many lines.")] = None,
 ) -> None:
     """Print one JSON object a line and round until stopped."""
-    watched = _watched(targets, prefill, decode, router_metrics)
+    watched = _watched(targets, prefill, decode, metrics_url, ca_file)
     from pdtop.cluster.export import dumps
     from pdtop.cluster.once import snapshots
 
@@ -204,7 +211,7 @@ def demo(
         headless=headless,
         duration=duration,
         directory=directory,
-        open_console=lambda path: _open_console(_watched([str(path)], None, None, None)),
+        open_console=lambda path: _open_console(_watched([str(path)], None, None)),
     )
     raise typer.Exit(code)
 
@@ -296,12 +303,13 @@ def _watched(
     targets: list[str] | None,
     prefill: list[str] | None,
     decode: list[str] | None,
-    router_metrics: str | None,
+    metrics_url: str | None = None,
+    ca_file: Path | None = None,
 ) -> Watched:
     from pdtop.cluster.launch import LaunchError, find
 
     try:
-        return find(targets or [], prefill or [], decode or [], router_metrics)
+        return find(targets or [], prefill or [], decode or [], metrics_url, ca_file)
     except LaunchError as error:
         fail(str(error))
 

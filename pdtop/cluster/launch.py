@@ -50,11 +50,29 @@ def find(
     targets: Sequence[str],
     prefill: Sequence[str],
     decode: Sequence[str],
-    router_metrics: str | None = None,
+    metrics_url: str | None = None,
+    ca_file: Path | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> Watched:
-    """What the command line means: one config file, or routers and workers. Raises LaunchError."""
+    """What the command line means: one config file, or routers and workers. Raises LaunchError.
+
+    ``metrics_url`` is the first router's metrics page; ``ca_file`` wins over the file's.
+    """
+    watched = _find(targets, prefill, decode, metrics_url, environ)
+    if ca_file is None:
+        return watched
+    settings = replace(watched.targets.settings, ca_file=ca_file)
+    return replace(watched, targets=replace(watched.targets, settings=settings))
+
+
+def _find(
+    targets: Sequence[str],
+    prefill: Sequence[str],
+    decode: Sequence[str],
+    metrics_url: str | None,
+    environ: Mapping[str, str],
+) -> Watched:
     files = [text for text in targets if _names_file(text)]
     if files and (len(targets) > 1 or prefill or decode):
         raise LaunchError("a config file says all there is to watch: give it alone")
@@ -68,11 +86,11 @@ def find(
     try:
         if prefill or decode:
             merged = from_lists(
-                prefill, decode, router_url=targets[0] if targets else None, metrics_url=router_metrics
+                prefill, decode, router_url=targets[0] if targets else None, metrics_url=metrics_url
             )
             others = [from_router(text) for text in targets[1:]]
         else:
-            merged = from_router(targets[0], metrics_url=router_metrics)
+            merged = from_router(targets[0], metrics_url=metrics_url)
             others = [from_router(text) for text in targets[1:]]
     except AddressError as error:
         raise LaunchError(str(error)) from error
