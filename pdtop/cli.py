@@ -78,7 +78,13 @@ MetricsUrlOption = Annotated[
 ]
 CaFileOption = Annotated[
     Path | None,
-    typer.Option("--ca-file", metavar="FILE", help="PEM file of the CA that signed router and workers."),
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="PEM file of the CA that signed router and workers.",
+    ),
 ]
 
 

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pdtop.cluster.board import Board, Setting
 from pdtop.cluster.http import Dialler
+from pdtop.cluster.launch import targets_of
 from pdtop.cluster.model import Finding, Severity, Snapshot
 from pdtop.cluster.poller import Poller
 from pdtop.cluster.targets import Targets
@@ -71,11 +73,7 @@ class Monitor:
         self._window_s = window_s
         self._tick_s = tick_s
         config = loaded.config if loaded is not None else None
-        self._asked_interval = (
-            None
-            if config is None or config.console.interval_secs == targets.settings.interval_s
-            else targets.settings.interval_s
-        )
+        self._flags = _flags(targets, loaded)
         self._config = ConfigWatch(loaded) if loaded is not None else None
         self._board = Board(
             span_s=max(window_s, LONGEST_WINDOW_S),
@@ -164,7 +162,7 @@ class Monitor:
 
     def set_interval(self, seconds: float) -> None:
         """Read the metrics pages every ``seconds`` from now on; the config file does not change it back."""
-        self._asked_interval = seconds
+        self._flags = {**self._flags, "interval_s": seconds}
         self._call(self._pace, seconds)
 
     # On the engine's thread
@@ -226,8 +224,6 @@ class Monitor:
             await asyncio.sleep(due - loop.time())
 
     async def _follow_config(self, watch: ConfigWatch) -> None:
-        from pdtop.cluster.launch import targets_of
-
         events = watch.events()
         async with contextlib.aclosing(events):
             async for event in events:
@@ -235,9 +231,7 @@ class Monitor:
                     continue
                 config = event.loaded.config
                 targets = targets_of(config, event.loaded.path)
-                if self._asked_interval is not None:
-                    settings = replace(targets.settings, interval_s=self._asked_interval)
-                    targets = replace(targets, settings=settings)
+                targets = replace(targets, settings=replace(targets.settings, **self._flags))
                 self._targets = targets
                 self._window_s = min(config.console.window_secs, max(self._window_s, LONGEST_WINDOW_S))
                 self._board.setting = replace(
@@ -350,6 +344,15 @@ class Monitor:
 
 def _as_finding(problem: Problem) -> Finding:
     return Finding(Severity.WARNING, problem.kind, problem.rule, evidence=problem.text, fix=problem.fix)
+
+
+def _flags(targets: Targets, loaded: Loaded | None) -> dict[str, Any]:
+    """What the command line says otherwise than the file: it stays so when the file is read again."""
+    if loaded is None or loaded.config is None:
+        return {}
+    given, written = targets.settings, targets_of(loaded.config, loaded.path).settings
+    names = ("interval_s", "ca_file")
+    return {name: getattr(given, name) for name in names if getattr(given, name) != getattr(written, name)}
 
 
 def _root(error: BaseException | None) -> BaseException | None:
