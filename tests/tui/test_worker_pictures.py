@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from textual.app import App
@@ -16,10 +15,7 @@ from pdtop.tui.app import ConsoleApp
 from pdtop.tui.options import ConsoleOptions
 from tests.tui import fakes
 from tests.tui.fakes import FakeSource
-
-KEY = "10.0.2.22:30001"
-PAGE = Path(__file__).parents[1] / "fixtures/real/sglang-0.5.23+smg-1.13.0/1p1d-load/decode0.metrics.txt"
-SIZES = [(80, 24), (120, 40), (200, 60)]
+from tests.tui.opened import HOT, PAGE, SIZES, STALLED
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +53,7 @@ def trends_of(worker: Worker) -> dict[str, tuple[float | None, ...]]:
     }
 
 
-def after(*keys: str, key: str = KEY) -> Callable[[Pilot[None]], Awaitable[None]]:
+def after(*keys: str, key: str = STALLED) -> Callable[[Pilot[None]], Awaitable[None]]:
     async def run(pilot: Pilot[None]) -> None:
         app = pilot.app
         assert isinstance(app, ConsoleApp)
@@ -76,7 +72,7 @@ def test_decode_worker(size: tuple[int, int], snap_compare: Callable[..., bool])
 @pytest.mark.parametrize("theme", ["dark", "mono"])
 def test_prefill_worker(theme: str, snap_compare: Callable[..., bool]) -> None:
     app = console(fakes.moment(), theme)
-    assert snap_compare(app, terminal_size=(120, 40), run_before=after(key="10.0.1.11:30001"))
+    assert snap_compare(app, terminal_size=(120, 40), run_before=after(key=HOT))
 
 
 def test_dead_worker(snap_compare: Callable[..., bool]) -> None:
@@ -89,5 +85,5 @@ def test_lower_half_of_the_page(snap_compare: Callable[..., bool]) -> None:
 
 @pytest.mark.parametrize("size", SIZES[:2], ids=lambda s: f"{s[0]}x{s[1]}")
 def test_raw_series(size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    app = console(fakes.moment(), pages={KEY: PAGE.read_text()})
+    app = console(fakes.moment(), pages={STALLED: PAGE.read_text()})
     assert snap_compare(app, terminal_size=size, run_before=after("slash", *"kv", "enter", "down", "down"))

@@ -137,7 +137,7 @@ def series_line(series: SeriesLine, width: int) -> Line:
             ("  ▲ not readable  ", Tone.WARNING),
             (text.fit(series.labels, max(0, width - 19)), Tone.MUTED),
         )
-    value = text.fit(series.value, max(VALUE_WIDTH, cell_len(series.value)), "right")
+    value = text.fit(series.value, max(VALUE_WIDTH, cell_len(series.value) + 1), "right")
     room = max(0, width - cell_len(value) - 5)
     name = series.name if cell_len(series.name) <= room else text.middle(series.name, room)
     labels = text.fit(series.labels, max(0, room - cell_len(name)))
