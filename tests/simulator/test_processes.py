@@ -91,8 +91,9 @@ def test_a_demo_comes_up_serves_and_ends_with_a_signal(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} >= {"config.toml", "router.log", "load.log"}
 
 
-def test_children_end_with_a_parent_that_was_killed() -> None:
-    with started("pdtop.simulator", "--prefill", "1", "--decode", "1", "--rate", "2") as (process, line):
+def test_children_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    args = ["--prefill", "1", "--decode", "1", "--rate", "2", "--dir", str(tmp_path)]
+    with started("pdtop.simulator", *args) as (process, line):
         process.kill()
         process.wait()
         assert gone(list(line["pids"].values()))
