@@ -22,7 +22,7 @@ from pdtop.cluster.export import to_dict
 from pdtop.cluster.model import Snapshot
 from pdtop.tui import keys, lifecycle, text
 from pdtop.tui.clipboard import osc52
-from pdtop.tui.commands import ColumnProvider, ScreenProvider, ThemeProvider, WorkerProvider
+from pdtop.tui.commands import ConsoleProvider
 from pdtop.tui.driver import ConsoleDriver
 from pdtop.tui.frames import tight
 from pdtop.tui.headline import Status
@@ -53,7 +53,7 @@ class ConsoleApp(App[None]):
 
     TITLE = "pdtop"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar = {WorkerProvider, ScreenProvider, ThemeProvider, ColumnProvider}
+    COMMANDS: ClassVar = {ConsoleProvider}
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "pause", id="app.pause", tooltip="Freeze the picture; polling goes on"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -22,23 +22,15 @@ Command = tuple[str, str, Callable[[], object]]
 
 
 class ConsoleProvider(Provider):
-    """Offers a list of commands, by name and by fuzzy search; names are content, never markup."""
-
-    @property
-    def console_app(self) -> ConsoleApp:
-        return cast("ConsoleApp", self.app)
-
-    def commands(self) -> Iterable[Command]:
-        """The commands at this moment."""
-        return ()
+    """Everything the palette knows. Names are content, never markup."""
 
     async def discover(self) -> Hits:
-        for name, help, run in self.commands():
+        for name, help, run in commands(cast("ConsoleApp", self.app)):
             yield DiscoveryHit(Content(name), run, text=name, help=help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for name, help, run in self.commands():
+        for name, help, run in commands(cast("ConsoleApp", self.app)):
             if (score := matcher.match(name)) > 0:
                 yield Hit(score, self._highlighted(name, query), run, text=name, help=help)
 
@@ -51,48 +43,20 @@ class ConsoleProvider(Provider):
         return content
 
 
-class WorkerProvider(ConsoleProvider):
-    """Workers by name: opens their screen."""
-
-    def commands(self) -> Iterable[Command]:
-        app = self.console_app
-        letters = {Role.PREFILL: "P", Role.DECODE: "D"}
-        for worker in app.shown.workers:
-            letter = letters.get(worker.role, "?")
-            yield f"worker {letter} {clean(worker.name, 80)}", "open", partial(app.open_worker, worker.key)
-
-
-class ScreenProvider(ConsoleProvider):
-    """Screens, the help, pause, screenshot, quit: what the keys do, by name."""
-
-    def commands(self) -> Iterable[Command]:
-        app = self.console_app
-        yield "overview", "the two pools", app.action_overview
-        yield "findings", "all findings with evidence", app.action_findings
-        yield "keys and filter help", "every key, and how to filter", app.action_help
-        yield "resume" if app.paused else "pause", "polling goes on", app.action_pause
-        yield "screenshot", "the screen as an SVG file", app.action_screenshot_file
-        yield "quit", "leave pdtop", app.action_leave
-
-
-class ThemeProvider(ConsoleProvider):
-    """Themes by name."""
-
-    def commands(self) -> Iterable[Command]:
-        app = self.console_app
-        for name, description in app.theme_list():
-            yield f"theme {name}", description, partial(app.use_theme, name)
-
-
-class ColumnProvider(ConsoleProvider):
-    """Column presets."""
-
-    def commands(self) -> Iterable[Command]:
-        app = self.console_app
-        yield "columns auto", "by the width of the terminal", partial(app.use_columns, "")
-        for preset in PRESETS:
-            yield (
-                f"columns {preset}",
-                "whatever the width; ← → scroll",
-                partial(app.use_columns, preset),
-            )
+def commands(app: ConsoleApp) -> Iterator[Command]:
+    """What the keys do by name, then column presets, themes and workers."""
+    yield "overview", "the two pools", app.action_overview
+    yield "findings", "all findings with evidence", app.action_findings
+    yield "keys", "every key, and how to filter", app.action_help
+    yield "resume" if app.paused else "pause", "polling goes on", app.action_pause
+    yield "screenshot", "the screen as an SVG file", app.action_screenshot_file
+    yield "quit", "leave pdtop", app.action_leave
+    yield "columns auto", "by the width of the terminal", partial(app.use_columns, "")
+    for preset in PRESETS:
+        yield f"columns {preset}", "whatever the width; ← → scroll", partial(app.use_columns, preset)
+    for name, description in app.theme_list():
+        yield f"theme {name}", description, partial(app.use_theme, name)
+    letters = {Role.PREFILL: "P", Role.DECODE: "D"}
+    for worker in app.shown.workers:
+        name = f"worker {letters.get(worker.role, '?')} {clean(worker.name, 80)}"
+        yield name, "its charts, queues, ranks and stages", partial(app.open_worker, worker.key)

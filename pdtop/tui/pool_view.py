@@ -26,7 +26,8 @@ class PoolView:
     """One pool's workers and what their cells are judged and scaled by."""
 
     role: Role
-    workers: tuple[Worker, ...]
+    everyone: tuple[Worker, ...]
+    workers: tuple[Worker, ...]  # those of them whom the filter lets through
     pool: Pool | None
     options: ConsoleOptions
     tick: int  # the snapshot's number: anchors the sparklines
@@ -34,7 +35,6 @@ class PoolView:
     ttft_target_s: float | None = None
     tpot_target_s: float | None = None
     backlog_full: float = 8.0
-    everyone: tuple[Worker, ...] = ()  # the whole pool, also whom a filter hides
     _scales: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
 
     def findings_of(self, worker: Worker) -> tuple[Finding, ...]:
@@ -59,28 +59,31 @@ def findings_by_worker(snapshot: Snapshot) -> dict[str, tuple[Finding, ...]]:
 
 
 def pool_view(
-    snapshot: Snapshot, role: Role, workers: tuple[Worker, ...], options: ConsoleOptions
+    snapshot: Snapshot,
+    role: Role,
+    everyone: tuple[Worker, ...],
+    workers: tuple[Worker, ...],
+    findings: Mapping[str, tuple[Finding, ...]],
+    options: ConsoleOptions,
 ) -> PoolView:
-    """The view of ``workers``; scales come from the whole pool, so a filter does not change them."""
-    everyone = snapshot.pool_workers(role)
-    pool = {Role.PREFILL: snapshot.prefill, Role.DECODE: snapshot.decode}.get(role)
-    backlogs = (w.backlog.total or 0.0 for w in everyone)
+    """The view of ``workers``; scales come from ``everyone``, so that a filter does not change them."""
+    goodput = snapshot.goodput
     return PoolView(
         role=role,
+        everyone=everyone,
         workers=workers,
-        pool=pool,
+        pool={Role.PREFILL: snapshot.prefill, Role.DECODE: snapshot.decode}.get(role),
         options=options,
         tick=snapshot.number,
-        findings=findings_by_worker(snapshot),
-        ttft_target_s=snapshot.goodput.ttft_target_s if snapshot.goodput else None,
-        tpot_target_s=snapshot.goodput.tpot_target_s if snapshot.goodput else None,
-        backlog_full=nice_ceiling(max(backlogs, default=0.0), 10.0),
-        everyone=everyone,
+        findings=findings,
+        ttft_target_s=goodput.ttft_target_s if goodput else None,
+        tpot_target_s=goodput.tpot_target_s if goodput else None,
+        backlog_full=nice_ceiling(max((w.backlog.total or 0.0 for w in everyone), default=0.0), 10.0),
     )
 
 
 def _highest(trends: Iterable[Points]) -> float:
-    # ``filter`` leaves out gaps and zeros at C speed: with 256 workers this is the busiest line of a snapshot.
+    # ``filter`` leaves out gaps and zeros at C speed; with 256 workers this is a snapshot's busiest line.
     return max((max(filter(None, points), default=0.0) for points in trends), default=0.0)
 
 

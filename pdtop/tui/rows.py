@@ -58,7 +58,7 @@ def row(
     marked: bool = False,
     gone: bool = False,
 ) -> Cells:
-    """One worker. Old numbers fade and the first sparkline gives way to their age; ``gone`` greys everything."""
+    """One worker. Old numbers fade, and their age stands where the sparkline was; ``gone`` greys it all."""
     out: list[Line] = [(("▌" if cursor else " ", Tone.STRONG), ("●" if marked else " ", Tone.MARK))]
     age = text.age(worker.age_s) if worker.stale and worker.age_s is not None else ""
     for column in columns:
@@ -79,8 +79,7 @@ def row(
 
 def nobody(view: PoolView) -> Cells:
     """The line of an empty table: why it is empty."""
-    members = view.pool.total if view.pool else 0
-    words = "no worker passes the filter" if members else "no workers"
+    words = "no worker passes the filter" if view.everyone else "no workers"
     return (((" " * GUTTER + words, Tone.MUTED),),)
 
 

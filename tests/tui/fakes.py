@@ -60,7 +60,8 @@ def trend(
         return ((seed * 2_654_435_761 + tick * 40_503 * 65_537) >> 8) % 1024 / 512 - 1
 
     return tuple(
-        level * (1 + rise * max(0.0, (i - POINTS / 2) / (POINTS / 2)) + jitter * noise(number - POINTS + 1 + i))
+        level
+        * (1 + rise * max(0.0, (i - POINTS / 2) / (POINTS / 2)) + jitter * noise(number - POINTS + 1 + i))
         for i in range(POINTS)
     )
 

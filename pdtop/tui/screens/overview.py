@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from pdtop.cluster.model import Role, Snapshot, Worker
-from pdtop.tui import columns
+from pdtop.tui import columns, text
 from pdtop.tui.headline import findings_strip, pool_line
 from pdtop.tui.layout import plan
 from pdtop.tui.palette import Look
@@ -93,6 +93,7 @@ class OverviewScreen(ConsoleScreen):
         width, height = self.size
         if not width:
             return
+        options = self.console_app.options
         found = findings_by_worker(snapshot)
         wanted = self._filter.filter
         everyone = [members(snapshot, pane.role) for pane in self.panes]
@@ -105,37 +106,23 @@ class OverviewScreen(ConsoleScreen):
         self._strip.show(findings_strip(snapshot, shape.strip, width))
         preset = self.console_app.columns_preset or columns.preset_for(width)
         name = columns.name_width((w.name for w in snapshot.workers), preset)
-        for pane, workers, table_height in zip(self.panes, kept, shape.tables, strict=True):
+        for pane, pool, shown, table_height in zip(self.panes, everyone, kept, shape.tables, strict=True):
             pane.display = table_height > 0
-            if table_height:
-                pane.table.styles.height = table_height
-                pane.styles.height = table_height + 1
-                pane.styles.margin = (shape.gap, 0, 0, 0)
-                self._fill(pane, snapshot, workers, preset, name, width)
+            if not table_height:
+                continue
+            pane.table.styles.height = table_height
+            pane.styles.height = table_height + 1
+            pane.styles.margin = (shape.gap, 0, 0, 0)
+            view = pool_view(snapshot, pane.role, pool, shown, found, options)
+            pane.summary.show([pool_line(view.pool, width) if view.pool else ((" OTHER", Tone.STRONG),)])
+            chosen = columns.chosen(pane.role, preset, options.columns.get(pane.role.value, ()))
+            table_columns = columns.laid_out(chosen, width, name)
+            pane.table.show(view, table_columns, keep_order=self.app.screen is not self)
         if self._filter.display:
-            shown = {w.key for ws in kept for w in ws}
-            marks = {k for pane in self.panes for k in pane.table.marked}
-            present = {w.key for w in snapshot.workers}
-            self._filter.describe(len(shown), len(snapshot.workers), len((marks & present) - shown))
-
-    def _fill(
-        self,
-        pane: PoolPane,
-        snapshot: Snapshot,
-        workers: tuple[Worker, ...],
-        preset: str,
-        name: int,
-        width: int,
-    ) -> None:
-        options = self.console_app.options
-        pool = {Role.PREFILL: snapshot.prefill, Role.DECODE: snapshot.decode}.get(pane.role)
-        pane.summary.show([pool_line(pool, width) if pool else ((" OTHER", Tone.STRONG),)])
-        chosen = columns.chosen(pane.role, preset, options.columns.get(pane.role.value, ()))
-        pane.table.show(
-            pool_view(snapshot, pane.role, workers, options),
-            columns.laid_out(chosen, width, name),
-            keep_order=self.app.screen is not self,
-        )
+            visible = {w.key for shown in kept for w in shown}
+            marks = {key for pane in self.panes for key in pane.table.marked}
+            hidden_marks = marks & {w.key for w in snapshot.workers} - visible
+            self._filter.describe(len(visible), len(snapshot.workers), len(hidden_marks))
 
     # Keys --------------------------------------------------------------------------------------------
 
@@ -154,14 +141,24 @@ class OverviewScreen(ConsoleScreen):
 
     @on(FilterBar.Changed)
     def _filtered(self, event: FilterBar.Changed) -> None:
+        self.retake()
         if event.done:
             self.table.focus()
-        self.retake()
+            if self.table.cursor_row is None:
+                self.table.move_cursor(0)
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While a filter is typed its letters are no keys; without one there is nothing to remove."""
+        if action == "filter":
+            return not self._filter.typing
+        return bool(self._filter.filter) if action == "clear_filter" else True
 
     def action_filter(self) -> None:
         self._last_table = self.table
         self._filter.open()
         self.retake()
+        self.refresh_bindings()
 
     def action_clear_filter(self) -> None:
         self._filter.clear()
@@ -172,7 +169,8 @@ class OverviewScreen(ConsoleScreen):
 
     def action_sort(self) -> None:
         table = self.table
-        entries = [("", "as in the config")] + [(c.id, f"{c.title:<12} {c.help}") for c in table.columns]
+        entries = [("", "as in the config")]
+        entries += [(c.id, text.fit(f"{c.title:<12} {c.help}", 66)) for c in table.columns]
         now = table.sort.column.id if table.sort.column else ""
 
         def chosen(answer: str | None) -> None:

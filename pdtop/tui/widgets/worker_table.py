@@ -119,12 +119,11 @@ class WorkerTable(ScrollView, can_focus=True):
         known = {w.key: w for w in self._rows}
         rows = frozen(previous, view.workers) if keep_order else ordered(view.workers, self.sort, view)
         self._ghost = None
-        if self.cursor_key is not None and self.cursor_key in known:
-            if all(w.key != self.cursor_key for w in rows):
-                self._ghost = known[self.cursor_key]
-                rows.insert(min(previous.index(self.cursor_key), len(rows)), self._ghost)
-        elif rows and self.cursor_key is None:
-            self.cursor_key = rows[0].key
+        if self.cursor_key is None:
+            self.cursor_key = rows[0].key if rows else None
+        elif self.cursor_key in known and all(w.key != self.cursor_key for w in view.everyone):
+            self._ghost = known[self.cursor_key]
+            rows.insert(min(previous.index(self.cursor_key), len(rows)), self._ghost)
         columns_changed = columns != self._columns
         self._view, self._columns, self._rows = view, columns, rows
         size = Size(self.size.width, len(rows) + 1)
