@@ -196,6 +196,13 @@ def test_one_bad_worker_never_delays_another(bad: Reply) -> None:
     assert servers[0].open_max == 1
 
 
+def test_a_huge_page_is_read_and_delays_nobody() -> None:
+    lines = (b'sglang:num_running_reqs{dp_rank="%d"} 1.0\n' % rank for rank in range(20_000))
+    record, servers = watch(worker(1, metrics=Reply(body=b"".join(lines))), worker(2), seconds=9.9)
+    assert record.last("metrics", key(servers[0])).numbers.gauge("running") == 20_000.0
+    assert len(record.times("metrics", key(servers[1]))) == 5
+
+
 def test_a_dead_worker_is_asked_less_and_less() -> None:
     record, _ = watch(seconds=60.0, make=lambda _: from_lists([], ["127.0.0.1:1"], environ={}))
     times = record.times("metrics", "127.0.0.1:1")

@@ -10,9 +10,12 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+R = TypeVar("R")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 GRACE_S = 0.002
 #: With no timer at all only a socket can end the wait; longer than this means that a test hangs.
 LONGEST_WAIT_S = 10.0
@@ -28,6 +31,7 @@ class _Selector(selectors.DefaultSelector):
         self._jump = jump
         self._left = time.thread_time()
         self.longest_step_s = 0.0  # CPU seconds between two waits
+        self.threads = 0  # at work for the loop: time stands still for them
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.longest_step_s = max(self.longest_step_s, time.thread_time() - self._left)
@@ -37,6 +41,8 @@ class _Selector(selectors.DefaultSelector):
             self._left = time.thread_time()
 
     def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.threads and timeout != 0:
+            return super().select(LONGEST_WAIT_S)
         if timeout is None:
             found = super().select(LONGEST_WAIT_S)
             if not found:
@@ -62,6 +68,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _pass(self, seconds: float) -> None:
         self._now += seconds
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], R], *args: Unpack[Ts]
+    ) -> asyncio.Future[R]:
+        future = super().run_in_executor(executor, func, *args)
+        self.waits.threads += 1
+        future.add_done_callback(self._thread_done)
+        return future
+
+    def _thread_done(self, _: object) -> None:
+        self.waits.threads -= 1
 
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **kw: Any
