@@ -7,7 +7,10 @@ configuration, 3 nothing could be reached, 128+n ended by signal n.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -141,16 +144,17 @@ def snapshot(
     from pdtop.cluster.once import snapshot_once
 
     taken = snapshot_once(watched, window_s=seconds, narrate=_narrate)
-    if json:
-        from pdtop.cluster.export import dumps
+    with _reader():
+        if json:
+            from pdtop.cluster.export import dumps
 
-        typer.echo(dumps(taken))
-    elif csv:
-        from pdtop.cluster.export import to_csv
+            typer.echo(dumps(taken))
+        elif csv:
+            from pdtop.cluster.export import to_csv
 
-        typer.echo(to_csv(taken), nl=False)
-    else:
-        _print_table(taken)
+            typer.echo(to_csv(taken), nl=False)
+        else:
+            _print_table(taken)
     raise typer.Exit(_verdict(taken, fail_on))
 
 
@@ -170,8 +174,8 @@ def watch(
     from pdtop.cluster.once import snapshots
 
     for printed, taken in enumerate(snapshots(watched, window_s=_seconds(window)), start=1):
-        typer.echo(dumps(taken))
-        sys.stdout.flush()
+        with _reader():
+            typer.echo(dumps(taken))
         if count is not None and printed >= count:
             break
 
@@ -286,6 +290,17 @@ def _scenario(name: str) -> Scenario:
     if name not in known:
         fail(f"there is no scenario {name!r}; there are: {', '.join(known)}")
     return known[name]
+
+
+@contextmanager
+def _reader() -> Iterator[None]:
+    """Print data within: if its reader goes away (head, less), nothing is left to say, quietly."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(128 + signal.SIGPIPE) from None
 
 
 def _narrate(text: str) -> None:
@@ -405,7 +420,3 @@ def main() -> None:
         app(args=arguments(sys.argv[1:]), prog_name="pdtop")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except BrokenPipeError:
-        # The reader went away (head, less): nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(141) from None
