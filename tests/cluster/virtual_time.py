@@ -70,7 +70,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Ts]], R], *args: Unpack[Ts]
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], R], *args: *Ts
     ) -> asyncio.Future[R]:
         future = super().run_in_executor(executor, func, *args)
         self.waits.threads += 1
