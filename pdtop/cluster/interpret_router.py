@@ -11,6 +11,8 @@ from pdtop.metrics.router_page import RouterNumbers, RouterPageReader
 from pdtop.routers.dialect import Dialect
 
 NO_ROUTE = frozenset({404, 405, 501})
+#: Workers of one router that are watched; each takes four requests at a time and some 50 KB.
+MOST_WORKERS = 1024
 
 
 def router_reading(
@@ -33,11 +35,13 @@ def router_reading(
     workers = dialect.workers(listed.body) if listed.status == 200 and listed.failure is None else None
     found = trouble(listed, keys)
     if workers is not None:
-        pass
+        if len(workers) > MOST_WORKERS:
+            reason = f"it lists {len(workers)} workers; the first {MOST_WORKERS} are watched"
+            workers = workers[:MOST_WORKERS]
     elif listed.status in NO_ROUTE and (alive or loads is not None):
         reason = f"{status_words(listed.status)}: it has no worker list"
         if loads is not None:
-            workers = tuple(ListedWorker("", url, Role.UNKNOWN) for url in loads)
+            workers = tuple(ListedWorker("", url, Role.UNKNOWN) for url in loads)[:MOST_WORKERS]
     elif found is not None:
         state, reason, fix = found.state, found.reason, found.fix
     else:

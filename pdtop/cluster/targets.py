@@ -159,10 +159,11 @@ def combine(
     found = list(targets.workers)
     routers = {router.name: router.address for router in targets.routers}
     for name, listed in lists.items():
+        unread = 0
         for entry in listed:
             address = listed_address(entry.url, routers.get(name))
             if address is None:
-                notices.append(f"{name} lists a worker whose address cannot be read")
+                unread += 1
                 continue
             found.append(
                 WorkerTarget(
@@ -174,6 +175,9 @@ def combine(
                     ranks=_ranks(address),
                 )
             )
+        if unread:
+            some = "a worker" if unread == 1 else f"{unread} workers"
+            notices.append(f"{name} lists {some} whose address cannot be read")
     return Combined(_folded(found, notices, same or {}), tuple(notices))
 
 
