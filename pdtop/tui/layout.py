@@ -9,6 +9,9 @@ from dataclasses import dataclass
 CHARTS_FROM = 180
 CHART_WIDTH = 58
 
+#: From this many spare lines on charts stand below the tables instead, this many at most.
+CHARTS_LEAST, CHARTS_MOST = 9, 12
+
 #: From this height on there is room for empty lines between the parts.
 AIRY_FROM = 30
 
@@ -18,24 +21,29 @@ LEAST_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Heights of the overview's parts. A table's height includes its line of titles."""
+    """Sizes of the overview's parts. A table's height includes its line of titles; 0: not shown."""
 
     strip: int
     gap: int
     tables: tuple[int, ...]
-    charts: bool
+    charts_beside: int = 0  # cells
+    charts_below: int = 0  # lines
 
 
 def plan(width: int, height: int, rows: Sequence[int]) -> Plan:
     """The plan for pools of ``rows`` workers each (0: the pool is not shown)."""
     gap = 1 if height >= AIRY_FROM else 0
-    pools = [r for r in rows if r]
+    pools = sum(1 for r in rows if r)
     strip = 2 if height < AIRY_FROM else 4 if height < 50 else 6
-    # Top line and key line, the strip, and for each pool a summary, the titles and the gap above.
-    room = height - 2 - strip - gap - len(pools) * 2 - max(0, len(pools) - 1) * gap
-    while room < sum(pools) and strip > 2:
+    # Top line and key line, the strip, and for each pool the gap, a summary and the titles.
+    room = height - 2 - strip - pools * (2 + gap)
+    while room < sum(rows) and strip > 2:
         strip, room = strip - 1, room + 1
-    return Plan(strip, gap, tuple(r + 1 if r else 0 for r in share(room, rows)), width >= CHARTS_FROM)
+    tables = tuple(r + 1 if r else 0 for r in share(room, rows))
+    if width >= CHARTS_FROM:
+        return Plan(strip, gap, tables, charts_beside=CHART_WIDTH)
+    spare = room - sum(rows) - gap
+    return Plan(strip, gap, tables, charts_below=min(CHARTS_MOST, spare) if spare >= CHARTS_LEAST else 0)
 
 
 def share(room: int, rows: Sequence[int]) -> tuple[int, ...]:

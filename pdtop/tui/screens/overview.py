@@ -7,12 +7,12 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Container, Vertical
 
 from pdtop.cluster.model import Role, Snapshot, Worker
-from pdtop.tui import columns, text
+from pdtop.tui import columns, side_charts, text
 from pdtop.tui.headline import findings_strip, pool_line
-from pdtop.tui.layout import plan
+from pdtop.tui.layout import Plan, plan
 from pdtop.tui.palette import Look
 from pdtop.tui.pool_view import findings_by_worker, pool_view
 from pdtop.tui.screens.base import ConsoleScreen
@@ -22,6 +22,7 @@ from pdtop.tui.tones import Tone
 from pdtop.tui.widgets.filter_bar import FilterBar
 from pdtop.tui.widgets.line_view import LineView
 from pdtop.tui.widgets.worker_table import WorkerTable
+from pdtop.tui.worker_view import WorkerView
 
 #: The pools in the order of the screen; the last one holds what is neither.
 ROLES = (Role.PREFILL, Role.DECODE, Role.UNIFIED)
@@ -64,11 +65,16 @@ class OverviewScreen(ConsoleScreen):
         super().__init__(look)
         self._strip = LineView(look, id="strip")
         self._filter = FilterBar(look)
+        self._charts = LineView(look, id="charts")
+        self._shape = Plan(1, 0, ())
         self.panes = tuple(PoolPane(role, look) for role in ROLES)
 
     def body(self) -> ComposeResult:
         yield self._strip
-        yield from self.panes
+        with Container(id="middle"):
+            with Vertical(id="pools"):
+                yield from self.panes
+            yield self._charts
         yield self._filter
 
     def on_mount(self) -> None:
@@ -101,9 +107,10 @@ class OverviewScreen(ConsoleScreen):
         # Prefill and decode are always there, also without a worker: that is worth seeing.
         rows = [max(len(ws), 1) if all_ or pane.role is not Role.UNIFIED else 0
                 for ws, all_, pane in zip(kept, everyone, self.panes, strict=True)]  # fmt: skip
-        shape = plan(width, height - (1 if self._filter.display else 0), rows)
+        shape = self._shape = plan(width, height - (1 if self._filter.display else 0), rows)
+        width -= shape.charts_beside
         self._strip.styles.height = shape.strip
-        self._strip.show(findings_strip(snapshot, shape.strip, width))
+        self._strip.show(findings_strip(snapshot, shape.strip, self.size.width))
         preset = self.console_app.columns_preset or columns.preset_for(width)
         name = columns.name_width((w.name for w in snapshot.workers), preset)
         for pane, pool, shown, table_height in zip(self.panes, everyone, kept, shape.tables, strict=True):
@@ -118,11 +125,41 @@ class OverviewScreen(ConsoleScreen):
             chosen = columns.chosen(pane.role, preset, options.columns.get(pane.role.value, ()))
             table_columns = columns.laid_out(chosen, width, name)
             pane.table.show(view, table_columns, keep_order=self.app.screen is not self)
+        self._show_charts(snapshot)
         if self._filter.display:
             visible = {w.key for shown in kept for w in shown}
             marks = {key for pane in self.panes for key in pane.table.marked}
             hidden_marks = marks & {w.key for w in snapshot.workers} - visible
             self._filter.describe(len(visible), len(snapshot.workers), len(hidden_marks))
+
+    def _show_charts(self, snapshot: Snapshot) -> None:
+        """Charts of the worker under the cursor, where the terminal has room for them."""
+        shape, worker = self._shape, self.selected_worker()
+        room = shape.charts_beside or shape.charts_below
+        self._charts.display = bool(room) and worker is not None
+        self.query_one("#middle").set_class(shape.charts_beside > 0, "-beside")
+        if not room or worker is None:
+            return
+        history = self.console_app.source.history(worker.key)
+        view = WorkerView(
+            worker,
+            snapshot,
+            self.console_app.options,
+            history.series if history is not None else worker.trends,
+            history.interval_s if history is not None else snapshot.interval_s,
+        )
+        if shape.charts_beside:
+            height = self.size.height - 2 - shape.strip - shape.gap - self._filter.display
+            self._charts.styles.width, self._charts.styles.height = shape.charts_beside, height
+            self._charts.show(side_charts.beside(view, shape.charts_beside, height))
+        else:
+            self._charts.styles.width, self._charts.styles.height = "100%", shape.charts_below
+            self._charts.show(side_charts.below(view, self.size.width, shape.charts_below))
+        self._charts.styles.margin = (shape.gap, 0, 0, 0)
+
+    @on(WorkerTable.CursorMoved)
+    def _other_worker(self) -> None:
+        self._show_charts(self.console_app.shown)
 
     # Keys --------------------------------------------------------------------------------------------
 
