@@ -35,6 +35,7 @@ FIRST_LOOK_S = 0.02
 LONGEST_WINDOW_S = 30.0  # kept at least, so that the window can be changed while running
 RESTART_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 TROUBLE_SHOWN_S = 60.0
+TAKE_S = 30.0
 RAW_AGAIN_S = 2.0
 RAW_PAGES = 2
 
@@ -128,11 +129,14 @@ class Monitor:
         return self._latest
 
     def take(self) -> Snapshot:
-        """A snapshot of this very moment (the trends get no point by it)."""
+        """A snapshot of this very moment (the trends get no point by it); the newest if the loop is busy."""
         loop = self._loop
         if loop is None or self._stopping or loop.is_closed():
             return self._latest
-        return asyncio.run_coroutine_threadsafe(self._take(), loop).result(30.0)
+        try:
+            return asyncio.run_coroutine_threadsafe(self._take(), loop).result(TAKE_S)
+        except TimeoutError:
+            return self._latest
 
     def wait_first_round(self, timeout_s: float) -> bool:
         """Wait until everybody has been asked for everything once; False if that took longer."""
