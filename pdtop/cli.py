@@ -41,17 +41,19 @@ class FailOn(StrEnum):
 EXAMPLES = """
 [bold]Examples[/bold]
 
-  pdtop demo                               a simulated cluster on this machine, with the console on it
+  pdtop demo                     try it: a simulated cluster
 
-  pdtop config.toml                        the cluster that the file describes
+  pdtop config.toml              the cluster that the file describes
 
-  pdtop http://router:30000                whatever stands behind a router
+  pdtop http://router:30000      whatever stands behind a router
 
-  pdtop --prefill p1:30001 p2:30001 --decode d1:30001   workers without a router
+  pdtop --prefill P1 P2 --decode D1 D2      without a router
 
-  pdtop snapshot --json config.toml        numbers for scripts (also: watch, a line a second)
+  pdtop snapshot --json config.toml         numbers for scripts
 
-Exit codes: 0 fine, 1 findings (snapshot --fail-on), 2 usage or config, 3 nothing reachable.
+Without a verb the console opens: its options are in pdtop console --help.
+
+Exit codes: 0 fine, 1 findings (--fail-on), 2 usage or config, 3 nothing reachable.
 """
 
 app = typer.Typer(
@@ -68,7 +70,7 @@ app.add_typer(config_app, name="config")
 
 TargetArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TARGET]...", help="config.toml, or the address of a router (or several)."),
+    typer.Argument(metavar="TARGET", help="config.toml, or the address of a router (or several)."),
 ]
 PrefillOption = Annotated[
     list[str] | None,
@@ -97,7 +99,7 @@ def fail(message: str, code: Exit = Exit.USAGE) -> NoReturn:
     raise typer.Exit(code)
 
 
-@app.command("console", hidden=True)
+@app.command("console")
 def console(
     targets: TargetArgument = None,
     prefill: PrefillOption = None,
