@@ -164,7 +164,7 @@ def about() -> Iterator[tuple[str, str]]:
     """Versions, paths and terminal as name and value. No keys: only whether a variable is set."""
     yield "pdtop", __version__
     yield "python", f"{platform.python_version()} on {platform.platform()}"
-    for package in ("textual", "rich", "httpx", "aiohttp", "tomlkit", "watchfiles", "pydantic"):
+    for package in ("textual", "rich", "aiohttp", "tomlkit", "watchfiles", "pydantic"):
         try:
             yield package, version(package)
         except PackageNotFoundError:
