@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from platformdirs import user_state_path
@@ -52,7 +53,7 @@ class ConsoleApp(App[None]):
     """Shows the snapshots of one source."""
 
     TITLE = "pdtop"
-    CSS_PATH = "app.tcss"
+    CSS_PATH = Path(__file__).with_name("app.tcss")
     COMMANDS: ClassVar = {ConsoleProvider}
 
     BINDINGS: ClassVar[list[BindingType]] = [

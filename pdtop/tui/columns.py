@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from pdtop.cluster.model import Latency, Role, Worker
 from pdtop.metrics.distribution import Quantile
 from pdtop.tui import text
-from pdtop.tui.judge import by_level, by_target, router_words, state_rank, state_words
+from pdtop.tui.judge import by_level, by_target, router_rank, router_words, state_rank, state_words
 from pdtop.tui.pool_view import PoolView, folded
 from pdtop.tui.text import Align
 from pdtop.tui.tones import Line, Run, Tone
@@ -212,7 +212,7 @@ _ALL: tuple[Column, ...] = (
             lambda w: w.share, text.percent),
     _number("weight", "W", 4, "weight from config.toml", lambda w: w.weight, lambda v: f"{v:g}"),
     Column("router", "ROUTER", 9, "what the router thinks of it: health and circuit breaker",
-           lambda w, v, width: (router_words(w.opinions),), lambda w, v: router_words(w.opinions)[0],
+           lambda w, v, width: (router_words(w.opinions),), lambda w, v: router_rank(w.opinions),
            align="left"),
     _number("router_inflight", "R.INFL", 6, "requests in flight as the router counts them",
             lambda w: _opinion_sum(w, "inflight")),
@@ -246,7 +246,7 @@ _DECODE = {
 }
 
 #: Column presets, and from which table width each is taken.
-PRESETS: dict[str, int] = {"narrow": 0, "normal": 112, "wide": 158}
+PRESETS: dict[str, int] = {"narrow": 0, "normal": 118, "wide": 160}
 
 #: Trend columns grow into spare room up to this many glyphs.
 MAX_TREND = 24

@@ -94,6 +94,12 @@ def router_words(opinions: tuple[RouterOpinion, ...]) -> Run:
     return max((_opinion_words(o) for o in opinions), key=lambda run: _OPINION_ORDER[run[1]])
 
 
+def router_rank(opinions: tuple[RouterOpinion, ...]) -> float | None:
+    """For sorting by the routers' view: how bad, worst highest; None without one."""
+    words, tone = router_words(opinions)
+    return None if words == "–" else float(_OPINION_ORDER[tone])
+
+
 _OPINION_ORDER = {Tone.MUTED: 0, Tone.OK: 1, Tone.INFO: 2, Tone.WARNING: 3, Tone.CRITICAL: 4}
 
 

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pdtop.cluster.model import (
     Backlog,
@@ -34,6 +35,7 @@ TPOT_BOUNDS = (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.5, 1.0, math.inf)
 POINTS = 120
 
 
+@lru_cache(4096)
 def spread_of(p50: float, p99: float, bounds: tuple[float, ...] = BOUNDS, n: int = 1000) -> Distribution:
     """A distribution whose p50 and p99 are close to the given ones (log-normal, seconds)."""
     sigma = max(0.05, math.log(p99 / p50) / 2.326)
@@ -50,11 +52,14 @@ def latency(source: str, p50: float, p99: float, bounds: tuple[float, ...] = BOU
     return Latency(source, f"sglang:{source}", spread_of(p50, p99, bounds))
 
 
+@lru_cache(65536)
 def trend(
     seed: int, level: float, number: int, rise: float = 0.0, jitter: float = 0.15
 ) -> tuple[float | None, ...]:
-    """A wander around ``level`` that ends ``rise`` times higher; the point of a tick is the same in every
-    snapshot that still holds it."""
+    """A wander around ``level`` that ends ``rise`` times higher.
+
+    Without a rise the point of a tick is the same in every snapshot that still holds it.
+    """
 
     def noise(tick: int) -> float:
         return ((seed * 2_654_435_761 + tick * 40_503 * 65_537) >> 8) % 1024 / 512 - 1
