@@ -178,7 +178,8 @@ def combine(
         if unread:
             some = "a worker" if unread == 1 else f"{unread} workers"
             notices.append(f"{name} lists {some} whose address cannot be read")
-    return Combined(_folded(found, notices, same or {}), tuple(notices))
+    workers = _folded(found, notices, same or {})
+    return Combined(workers, tuple(dict.fromkeys(notices)))  # each thing once, however often it is listed
 
 
 def listed_address(url: str, router: Address | None) -> Address | None:
