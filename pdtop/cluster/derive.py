@@ -1,33 +1,24 @@
-"""From one worker's page and its growth to the numbers of the console: the rules of what means what.
+"""What one worker did over a stretch of time: rates, hit rate and latencies out of its page's growth.
 
-Sources of the rules (SGLang 0.5.23, measured): P's backlog is queue + bootstrap with what is being sent
-beside it, D's is queue + prealloc + transfer; a part that is not on the page is unknown and makes the sum a
-lower bound. TPOT is per request from 0.5.22, before that per token. A prefill worker's own TTFT is only part
-of what the user waits.
+Sources of the rules (SGLang 0.5.23, measured): live token counters move during requests, the others at their
+end. TPOT is per request from 0.5.22, before that per token. A prefill worker's own TTFT is only part of what
+the user waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 from weakref import WeakKeyDictionary
 
 from pdtop.cluster.lazy import LazyMapping
-from pdtop.cluster.model import Backlog, Latency, PageFacts, Rank, Role
+from pdtop.cluster.model import Latency, Role
 from pdtop.cluster.period import Period
 from pdtop.metrics import catalogue as c
 from pdtop.metrics.distribution import Distribution
 from pdtop.metrics.exposition import Layout
 from pdtop.metrics.worker_page import WorkerNumbers
-
-BACKLOG_PARTS: Mapping[Role, tuple[str, ...]] = {
-    Role.PREFILL: (c.QUEUE, c.BOOTSTRAP),
-    Role.DECODE: (c.QUEUE, c.PREALLOC, c.TRANSFER),
-    Role.UNIFIED: (c.QUEUE,),
-    Role.UNKNOWN: (c.QUEUE,),
-}
 
 _HITS = (c.EFFECTIVE_DEVICE_HIT, c.EFFECTIVE_HOST_HIT, c.EFFECTIVE_STORAGE_HIT)
 _ROLE_OF_ENGINE_TYPE = {"prefill": Role.PREFILL, "decode": Role.DECODE}
@@ -35,22 +26,17 @@ _ROLE_OF_ENGINE_TYPE = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """One page and its growth in the terms of :class:`pdtop.cluster.model.Worker`; None is not known."""
+    """One page and its growth in the terms of :class:`pdtop.cluster.model.Worker`; None is not known.
 
-    running: float | None
-    backlog: Backlog
-    inflight: float | None
-    retracted: float | None
-    kv_use: float | None
-    kv_use_worst: float | None
-    kv_worst_rank: str | None
-    kv_used_tokens: float | None
-    hit_tokens: float | None  # prompt tokens in the window that came from a cache, and of how many
+    ``hit_tokens`` of ``lookup_tokens`` prompt tokens came from a cache; both None where nobody counts.
+    """
+
+    hit_tokens: float | None
     lookup_tokens: float | None
-    hit_rate: float | None
     prompt_tokens_per_s: float | None
     generated_tokens_per_s: float | None
     tokens_per_s: float | None
+    rank_tokens_per_s: Mapping[str, float]  # by DP rank, of a worker with several
     requests: float | None
     requests_per_s: float | None
     fwd_occupancy: float | None
@@ -63,12 +49,14 @@ class Derived:
     kv_transfer_ms: Distribution | None
     transfer_failures: float | None
     resets: int
-    ranks: tuple[Rank, ...]
-    page: PageFacts
-    model_name: str = ""
-    kv_capacity_tokens: float | None = None
-    role: Role = Role.UNKNOWN  # as far as the page tells
-    seconds: float | None = None
+    seconds: float | None  # of the window; None without one
+
+    @property
+    def hit_rate(self) -> float | None:
+        """None if nothing was looked up, or nobody counts."""
+        if self.hit_tokens is None or not self.lookup_tokens:
+            return None
+        return self.hit_tokens / self.lookup_tokens
 
 
 def role_of_page(numbers: WorkerNumbers) -> Role:
@@ -77,39 +65,23 @@ def role_of_page(numbers: WorkerNumbers) -> Role:
 
 
 def derive(period: Period[WorkerNumbers], role: Role) -> Derived:
-    """All numbers of one worker of a known role."""
-    page = period.newest
-    kv = page.gauge_by_rank(c.TOKEN_USAGE)
-    worst = max(kv, key=lambda rank: kv[rank], default=None)
+    """All that a worker of a known role did in a period."""
+    page, seconds = period.newest, period.seconds
     hits, lookups = cache_tokens(period)
     prompt = period.rate(c.PROMPT_TOKENS)
     computed = _first(period.rate(c.REALTIME_PREFILL_COMPUTE), prompt)
     generated = _first(period.rate(c.REALTIME_DECODE), period.rate(c.GENERATION_TOKENS))
+    requests = period.increase(c.REQUESTS)
     source = "unified" if role is Role.UNKNOWN else str(role)
-    running = page.gauge(c.RUNNING)
-    waiting = backlog({part: page.gauge(part) for part in BACKLOG_PARTS[role]})
-    tokens = computed if role is Role.PREFILL else generated
-    hit_rate = page.gauge(c.CACHE_HIT_RATE)
-    if hits is not None and lookups is not None:
-        hit_rate = hits / lookups if lookups else None
-    kv_worst = kv[worst] if worst is not None else None
     return Derived(
-        running=running,
-        backlog=waiting,
-        inflight=page.gauge(c.INFLIGHT) if role is Role.PREFILL else None,
-        retracted=page.gauge(c.RETRACTED) if role is not Role.PREFILL else None,
-        kv_use=fmean(kv.values()) if kv else None,
-        kv_use_worst=kv_worst,
-        kv_worst_rank=worst,
-        kv_used_tokens=page.gauge(c.KV_USED_TOKENS),
         hit_tokens=hits,
         lookup_tokens=lookups,
-        hit_rate=hit_rate,
         prompt_tokens_per_s=_first(prompt, computed),
         generated_tokens_per_s=generated,
-        tokens_per_s=tokens,
-        requests=period.increase(c.REQUESTS),
-        requests_per_s=period.rate(c.REQUESTS),
+        tokens_per_s=computed if role is Role.PREFILL else generated,
+        rank_tokens_per_s=rank_tokens(period, role),
+        requests=requests,
+        requests_per_s=requests / seconds if requests is not None and seconds else None,
         fwd_occupancy=page.gauge(c.FWD_OCCUPANCY),
         spec_accept_rate=page.gauge(c.SPEC_ACCEPT_RATE),
         gen_throughput=page.gauge(c.GEN_THROUGHPUT),
@@ -120,22 +92,7 @@ def derive(period: Period[WorkerNumbers], role: Role) -> Derived:
         kv_transfer_ms=period.distribution(c.KV_TRANSFER_LATENCY_MS),
         transfer_failures=None if period.lifetime else failures(period),
         resets=period.resets,
-        ranks=ranks(period, role, Rank("", running, waiting, kv_worst, tokens, hit_rate)),
-        page=PageFacts(page.lines, page.bad_lines, page.duplicates, page.size),
-        model_name=page.model_name,
-        kv_capacity_tokens=page.gauge(c.KV_CAPACITY_TOKENS),
-        role=role_of_page(page),
-        seconds=period.seconds,
-    )
-
-
-def backlog(parts: Mapping[str, float | None]) -> Backlog:
-    """The sum of the known parts; a lower bound if one is not known, None if none is."""
-    known = [value for value in parts.values() if value is not None]
-    return Backlog(
-        total=sum(known) if known else None,
-        lower_bound=bool(known) and len(known) < len(parts),
-        parts=dict(parts),
+        seconds=seconds,
     )
 
 
@@ -190,31 +147,13 @@ def failures(period: Period[WorkerNumbers]) -> float | None:
     return sum(counted) if counted else None
 
 
-def ranks(period: Period[WorkerNumbers], role: Role, whole: Rank) -> tuple[Rank, ...]:
-    """Every DP rank with its own numbers; ``whole`` are those of all together, for a worker with one."""
-    page = period.newest
-    if len(page.ranks) == 1:
-        return (replace(whole, dp_rank=page.ranks[0]),)
-    running = page.gauge_by_rank(c.RUNNING)
-    parts = {part: page.gauge_by_rank(part) for part in BACKLOG_PARTS[role]}
-    kv = page.gauge_by_rank(c.TOKEN_USAGE)
-    hit = page.gauge_by_rank(c.CACHE_HIT_RATE)
-    tokens: Mapping[str, float] = {}
+def rank_tokens(period: Period[WorkerNumbers], role: Role) -> Mapping[str, float]:
+    """Tokens per second of each DP rank; empty for a worker with one."""
     window = period.window
-    if window is not None and window.seconds > 0:
-        concept = c.REALTIME_PREFILL_COMPUTE if role is Role.PREFILL else c.REALTIME_DECODE
-        tokens = {r: n / window.seconds for r, n in window.growth.counter_by_rank(concept).items()}
-    return tuple(
-        Rank(
-            dp_rank=rank,
-            running=running.get(rank),
-            backlog=backlog({part: values.get(rank) for part, values in parts.items()}),
-            kv_use=kv.get(rank),
-            tokens_per_s=tokens.get(rank),
-            hit_rate=hit.get(rank),
-        )
-        for rank in page.ranks
-    )
+    if window is None or window.seconds <= 0 or len(period.newest.ranks) == 1:
+        return {}
+    concept = c.REALTIME_PREFILL_COMPUTE if role is Role.PREFILL else c.REALTIME_DECODE
+    return {rank: n / window.seconds for rank, n in window.growth.counter_by_rank(concept).items()}
 
 
 def _first(*values: float | None) -> float | None:

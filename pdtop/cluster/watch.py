@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pdtop.cluster.derive import Derived, derive, role_of_page
 from pdtop.cluster.heartbeat import Frozen, Heartbeat, lagging
 from pdtop.cluster.model import (
     READABLE,
-    Backlog,
     Breaker,
     Health,
     Identity,
@@ -21,21 +20,22 @@ from pdtop.cluster.model import (
     Worker,
 )
 from pdtop.cluster.period import Period, Span
-from pdtop.cluster.queues import Queues, queues
+from pdtop.cluster.queues import NOTHING, Queues, complete, completed, from_loads, from_page
 from pdtop.cluster.readings import HealthReading, InfoReading, LoadsReading, MetricsReading
 from pdtop.cluster.trends import GAP, Points, Trends, middle
 from pdtop.metrics import catalogue
 from pdtop.metrics.timeline import Timeline
 from pdtop.metrics.worker_page import WorkerNumbers
 
-#: Reads kept within a window: more would only cost memory (about 6 KB each on a busy worker).
-WINDOW_POINTS = 16
+#: Reads kept within a window: more would only cost memory (about 4 KB each on a busy worker).
+WINDOW_POINTS = 10
+#: What needs a window is renewed after this part of the window.
+RENEWED_AFTER = 1 / 20
 #: Numbers are old after this, or after three reads that should have come.
 STALE_AFTER_S = 10.0
 #: ``/v1/loads`` is taken for the queues while its newest answer is no older than this (same rule).
 LOADS_FRESH_S = 5.0
 HEALTH_FRESH_S = 30.0
-_NO_BACKLOG = Backlog(None)
 _UNREACHABLE = (State.REFUSED, State.TIMEOUT, State.TLS)
 
 
@@ -80,7 +80,8 @@ class WorkerWatch:
         self._info: InfoReading | None = None
         self._lag: Frozen | None = None
         self._missed = 0
-        self._derived: tuple[WorkerNumbers, Span, Role, Derived] | None = None
+        self._derived: tuple[float, WorkerNumbers, Span, Role, Derived] | None = None
+        self._gauges: tuple[WorkerNumbers, Role, Queues] | None = None
         self._queues: tuple[LoadsReading, Role, Queues] | None = None
         self._middles: tuple[Derived | None, list[float | None]] | None = None
         self._who: tuple[tuple[object, ...], Identity] | None = None
@@ -94,6 +95,8 @@ class WorkerWatch:
             return False
         self._missed = 0
         restarted = self._timeline.append(reading.numbers)
+        if restarted:
+            self._derived = None
         self._heartbeat.beat(reading.at, reading.numbers.counter(catalogue.SCHEDULER_CPU))
         return restarted
 
@@ -144,19 +147,24 @@ class WorkerWatch:
         return Period.of(self._timeline, span)
 
     def derived(self, span: Span) -> Derived | None:
-        """Everything out of the metrics page; computed once a page, span and role."""
+        """Everything that needs a window; None before the first page.
+
+        Over the last seconds it is renewed some times a window, not with every page: it would hardly differ,
+        and takes most of the time that a snapshot takes.
+        """
         newest, role = self._timeline.newest, self.role
         if newest is None:
             return None
         if self._derived is not None:
-            page, known_span, known_role, derived = self._derived
-            if page is newest and known_span == span and known_role is role:
+            at, page, known_span, known_role, derived = self._derived
+            same = known_span == span and known_role is role
+            if same and (page is newest or _still_good(derived, span, newest.at - at)):
                 return derived
         period = Period.of(self._timeline, span)
         if period is None:
             return None
         derived = derive(period, role)
-        self._derived = (newest, span, role, derived)
+        self._derived = (newest.at, newest, span, role, derived)
         return derived
 
     def view(
@@ -188,7 +196,11 @@ class WorkerWatch:
         age = _age(now, frozen.since if frozen is not None else at)
         stale = frozen is not None or failed or (age is not None and age > self.stale_after_s)
         usable, because = self._usable(now, state, opinions)
-        numbers = _Numbers.of(derived, queued, self.role)
+        source = "/v1/loads" if queued is not None else "/metrics" if page_at is not None else ""
+        numbers = self._numbers(queued, page_good)
+        hit_rate = numbers.hit_rate
+        if derived is not None and derived.lookup_tokens is not None:
+            hit_rate = derived.hit_rate
         metrics = self._metrics
         if tick:
             self._trends.add(GAP if stale else self._points(derived, numbers))
@@ -204,7 +216,7 @@ class WorkerWatch:
             draining=self._draining(opinions),
             age_s=age,
             stale=stale,
-            source=numbers.source,
+            source=source,
             running=numbers.running,
             backlog=numbers.backlog,
             inflight=numbers.inflight,
@@ -212,8 +224,8 @@ class WorkerWatch:
             kv_use=numbers.kv_use,
             kv_use_worst=numbers.kv_use_worst,
             kv_worst_rank=numbers.kv_worst_rank,
-            tokens_held=numbers.tokens_held,
-            hit_rate=numbers.hit_rate,
+            tokens_held=numbers.kv_used_tokens,
+            hit_rate=hit_rate,
             tokens_per_s=derived.tokens_per_s if derived else None,
             prompt_tokens_per_s=derived.prompt_tokens_per_s if derived else None,
             generated_tokens_per_s=derived.generated_tokens_per_s if derived else None,
@@ -229,18 +241,18 @@ class WorkerWatch:
             transfer_failures=derived.transfer_failures if derived else None,
             share=share,
             resets=derived.resets if derived else 0,
-            ranks=numbers.ranks,
+            ranks=_with_rates(numbers.ranks, derived),
             ranks_expected=self._ranks_expected(queued),
             opinions=tuple(opinions),
             weight=self.about.weight,
-            identity=self._identity(derived, queued),
+            identity=self._identity(numbers.kv_capacity_tokens),
             page=self._page(),
             missed_polls=self._missed,
             status=metrics.status if metrics is not None else None,
             trends=self._trends.recent(),
         )
 
-    def _points(self, page: Derived | None, numbers: _Numbers) -> Points:
+    def _points(self, page: Derived | None, numbers: Queues) -> Points:
         if self._middles is None or self._middles[0] is not page:
             latencies = (page.ttft, page.tpot, page.queue_time) if page is not None else ()
             self._middles = (page, [middle(latency) for latency in latencies] or [None] * 3)
@@ -259,6 +271,21 @@ class WorkerWatch:
         """All kept points of every trend; may be asked from another thread."""
         return self._trends.history()
 
+    def _numbers(self, loads: Queues | None, page_good: bool) -> Queues:
+        """Out of ``/v1/loads`` with what only the page knows; without loads out of the page alone.
+
+        A page that is not of now can add nothing to fresh loads.
+        """
+        newest, role = self._timeline.newest, self.role
+        if newest is None or (loads is not None and not page_good):
+            return loads if loads is not None else NOTHING
+        if loads is not None and complete(loads, role):
+            return loads
+        if self._gauges is None or self._gauges[0] is not newest or self._gauges[1] is not role:
+            self._gauges = (newest, role, from_page(newest, role))
+        page = self._gauges[2]
+        return page if loads is None else completed(loads, page, role)
+
     def _fresh_queues(self, now: float) -> Queues | None:
         """Out of ``/v1/loads`` if its newest answer is good and young; it is then fresher than any gauge."""
         reading = self._loads
@@ -273,7 +300,7 @@ class WorkerWatch:
             return None
         role = self.role
         if self._queues is None or self._queues[0] is not reading or self._queues[1] is not role:
-            self._queues = (reading, role, queues(reading.loads, role))
+            self._queues = (reading, role, from_loads(reading.loads, role))
         return self._queues[2]
 
     def _frozen(self) -> Frozen | None:
@@ -330,12 +357,9 @@ class WorkerWatch:
         told = [opinion for opinion in opinions if opinion.listed]
         return self.about.draining or (bool(told) and all(o.health is Health.DRAINING for o in told))
 
-    def _identity(self, derived: Derived | None, queued: Queues | None) -> Identity:
+    def _identity(self, capacity: float | None) -> Identity:
         identity = self._info.identity if self._info is not None else Identity()
         loads = self._good_loads.loads if self._good_loads is not None else None
-        capacity = queued.kv_capacity_tokens if queued is not None else None
-        if capacity is None and derived is not None:
-            capacity = derived.kv_capacity_tokens
         newest = self._timeline.newest
         version = loads.version if loads is not None else None
         model = newest.model_name if newest is not None else None
@@ -362,74 +386,11 @@ class WorkerWatch:
         return PageFacts(newest.lines, newest.bad_lines, newest.duplicates, newest.size) if newest else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """Queue depths and KV use out of the fresher of the two sources."""
-
-    source: str = ""
-    running: float | None = None
-    backlog: Backlog = _NO_BACKLOG
-    inflight: float | None = None
-    retracted: float | None = None
-    kv_use: float | None = None
-    kv_use_worst: float | None = None
-    kv_worst_rank: str | None = None
-    tokens_held: float | None = None
-    hit_rate: float | None = None
-    ranks: tuple[Rank, ...] = ()
-
-    @classmethod
-    def of(cls, page: Derived | None, loads: Queues | None, role: Role) -> _Numbers:
-        """P's running is always 0 in ``/v1/loads``, so there it comes from the page (SGLang 0.5.23)."""
-        if loads is None:
-            return cls() if page is None else cls._of_page(page)
-        by_page = role is Role.PREFILL and page is not None and page.running is not None
-        no_use = loads.kv_use is None and page is not None
-        return cls(
-            source="/v1/loads",
-            running=page.running if by_page and page is not None else loads.running,
-            backlog=loads.backlog if loads.backlog.total is not None or page is None else page.backlog,
-            inflight=loads.inflight if loads.inflight is not None or page is None else page.inflight,
-            retracted=loads.retracted if loads.retracted is not None or page is None else page.retracted,
-            kv_use=page.kv_use if no_use and page is not None else loads.kv_use,
-            kv_use_worst=page.kv_use_worst if no_use and page is not None else loads.kv_use_worst,
-            kv_worst_rank=page.kv_worst_rank if no_use and page is not None else loads.kv_worst_rank,
-            tokens_held=loads.kv_used_tokens,
-            hit_rate=page.hit_rate if page is not None else loads.hit_rate,
-            ranks=_merged_ranks(loads.ranks, page.ranks if page is not None else ()),
-        )
-
-    @classmethod
-    def _of_page(cls, page: Derived) -> _Numbers:
-        return cls(
-            source="/metrics",
-            running=page.running,
-            backlog=page.backlog,
-            inflight=page.inflight,
-            retracted=page.retracted,
-            kv_use=page.kv_use,
-            kv_use_worst=page.kv_use_worst,
-            kv_worst_rank=page.kv_worst_rank,
-            tokens_held=page.kv_used_tokens,
-            hit_rate=page.hit_rate,
-            ranks=page.ranks,
-        )
-
-
-def _merged_ranks(loads: Sequence[Rank], page: Sequence[Rank]) -> tuple[Rank, ...]:
-    """Ranks as ``/v1/loads`` has them, with the rates of the page and P's running, which only it has."""
-    if len(loads) == 1 and len(page) == 1:
-        by_rank: Mapping[str, Rank] = {loads[0].dp_rank: page[0]}
-    else:
-        by_rank = {rank.dp_rank: rank for rank in page}
-    merged: list[Rank] = []
-    for rank in loads:
-        other = by_rank.get(rank.dp_rank)
-        if other is not None:
-            running = rank.running if rank.running is not None else other.running
-            rank = replace(rank, running=running, tokens_per_s=other.tokens_per_s)
-        merged.append(rank)
-    return tuple(merged)
+def _still_good(derived: Derived, span: Span, seconds: float) -> bool:
+    """Whether what was derived so long ago may stand: only of a window that was full then."""
+    if not isinstance(span, float) or derived.seconds is None:
+        return False
+    return derived.seconds >= 0.9 * span and seconds < RENEWED_AFTER * span
 
 
 def _refusal(opinion: RouterOpinion) -> str:
@@ -441,6 +402,16 @@ def _refusal(opinion: RouterOpinion) -> str:
     if opinion.breaker is Breaker.OPEN:
         return "circuit open in the router"
     return "circuit half-open in the router" if opinion.breaker is Breaker.HALF_OPEN else ""
+
+
+def _with_rates(ranks: tuple[Rank, ...], derived: Derived | None) -> tuple[Rank, ...]:
+    """The ranks with the tokens per second of each."""
+    if derived is None:
+        return ranks
+    if len(ranks) == 1:
+        return (replace(ranks[0], tokens_per_s=derived.tokens_per_s),)
+    rates = derived.rank_tokens_per_s
+    return tuple(replace(rank, tokens_per_s=rates.get(rank.dp_rank)) for rank in ranks)
 
 
 def _age(now: float, at: float | None) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
 from pdtop.cluster.model import Finding, Identity, Role, Severity, Snapshot, State, Worker
+from pdtop.insight.balance import _median_without
 from pdtop.insight.findings import HOLD, LINGER, NOTHING, Memory, at_or_above, findings, judge
 from tests.insight.scenes import goodput, kinds, latency, one, opinion, scene, waits, worker
 
@@ -97,6 +99,13 @@ def test_slow_needs_samples_company_and_a_difference_that_hurts() -> None:
     assert "slow_worker" not in kinds(scene(pool[0], worker("slow", tpot=latency("tpot", 0.061))))
     fast = [worker(f"d{n}", tpot=latency("tpot", 0.001)) for n in range(2)]
     assert "slow_worker" not in kinds(scene(*fast, worker("slow", tpot=latency("tpot", 0.003))))
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 8])
+def test_the_median_of_the_others_is_that_of_a_list_without_the_one(count: int) -> None:
+    numbers = [float(n * n) for n in range(count)]
+    for index, number in enumerate(numbers):
+        assert _median_without(numbers, number) == median(numbers[:index] + numbers[index + 1 :])
 
 
 def test_prefill_workers_are_compared_by_queue_time_not_by_their_ttft() -> None:
