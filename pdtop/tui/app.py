@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -297,8 +298,8 @@ class ConsoleApp(App[None]):
 
     def action_copy_json(self) -> None:
         if isinstance(self.screen, ConsoleScreen) and (worker := self.screen.selected_worker()):
-            entries = [e for e in to_dict(self.shown)["workers"] if e["key"] == worker.key]
-            self.copy(json.dumps(entries[0], indent=1), f"{worker.name} as JSON")
+            entry = to_dict(replace(self.shown, workers=(worker,)))["workers"][0]
+            self.copy(json.dumps(entry, indent=1), f"{worker.name} as JSON")
 
     def copy(self, content: str, what: str) -> None:
         """Copy ``content`` and say so; the terminal may ignore it, so what can be read off is shown."""
@@ -326,10 +327,10 @@ class ConsoleApp(App[None]):
         if (loop := self._loop) is not None:
             loop.call_soon_threadsafe(self.exit)
 
-    def exit(self, *args: object, **kwargs: object) -> None:
+    def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
         if self.guard is not None:
             self.guard.wake()
-        super().exit()
+        super().exit(result, return_code, message)
 
     def _handle_exception(self, error: Exception) -> None:
         if self.guard is not None:

@@ -181,7 +181,9 @@ CRITICAL = Finding(Severity.CRITICAL, "breaker_open", "open", worker="w")
         ({"usable": None}, (), ("ok", Tone.OK)),
     ],
 )
-def test_states(changes: dict[str, object], findings: tuple[Finding, ...], expected: tuple[str, Tone]) -> None:
+def test_states(
+    changes: dict[str, object], findings: tuple[Finding, ...], expected: tuple[str, Tone]
+) -> None:
     worker = replace(D[0], **changes)  # type: ignore[arg-type]
     assert judge.state_words(worker, findings) == expected
 

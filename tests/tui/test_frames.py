@@ -99,8 +99,7 @@ class Recorder(ConsoleApp):
 KEYS = ("j", "j", "j", "m", "k", "greater_than_sign", "S", "pagedown", "G", "g", "right", "left", "tab", "j")
 
 
-@pytest.mark.parametrize("theme", ["dark", "mono"])
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
+@pytest.mark.parametrize(("size", "theme"), [((80, 24), "mono"), ((160, 50), "dark")])
 async def test_frames_leave_what_a_full_repaint_would(size: tuple[int, int], theme: str) -> None:
     source = FakeSource(fakes.calm(100, 27, 37))
     app = Recorder(source, size, theme)

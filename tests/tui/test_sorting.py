@@ -75,7 +75,14 @@ def test_choosing_the_same_column_again_turns_it_round() -> None:
 
 def test_numbers_in_names_count_as_numbers() -> None:
     names = ["host-10", "host-9", "host-9a", "Host-1", "10.0.2.9:30", "10.0.2.21:30"]
-    assert sorted(names, key=natural) == ["10.0.2.9:30", "10.0.2.21:30", "Host-1", "host-9", "host-9a", "host-10"]
+    assert sorted(names, key=natural) == [
+        "10.0.2.9:30",
+        "10.0.2.21:30",
+        "Host-1",
+        "host-9",
+        "host-9a",
+        "host-10",
+    ]
 
 
 def test_a_frozen_order_stays_and_newcomers_go_last() -> None:

@@ -143,7 +143,9 @@ def test_fit_is_exact_in_cells(words: str, width: int) -> None:
     assert cell_len(text.fit(words, width, "right")) == width
 
 
-@pytest.mark.parametrize("words", ["10.0.1.11:30001", "decode-3.svc.prod.cluster.local:30000", "日本-ワーカー-77:1"])
+@pytest.mark.parametrize(
+    "words", ["10.0.1.11:30001", "decode-3.svc.prod.cluster.local:30000", "日本-ワーカー-77:1"]
+)
 @pytest.mark.parametrize("width", [5, 8, 12, 17, 24])
 def test_the_middle_is_what_is_left_out(words: str, width: int) -> None:
     short = text.middle(words, width)
@@ -158,7 +160,14 @@ def test_the_middle_is_what_is_left_out(words: str, width: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "floor", "full"),
-    [(0.0, 5.0, 5.0), (5.0, 5.0, 5.0), (5.1, 5.0, 10.0), (13.0, 10.0, 20.0), (21.0, 10.0, 50.0), (1.3, 0.5, 2.0)],
+    [
+        (0.0, 5.0, 5.0),
+        (5.0, 5.0, 5.0),
+        (5.1, 5.0, 10.0),
+        (13.0, 10.0, 20.0),
+        (21.0, 10.0, 50.0),
+        (1.3, 0.5, 2.0),
+    ],
 )
 def test_scales_move_in_steps(value: float, floor: float, full: float) -> None:
     assert text.nice_ceiling(value, floor) == pytest.approx(full)

@@ -57,7 +57,11 @@ def test_text_is_readable_on_its_ground(name: str) -> None:
         style = loaded.palette[tone]
         if style.color is None:
             continue
-        ground = Color.from_rich_color(style.bgcolor) if style.bgcolor else Color.parse(loaded.theme.background or "")
+        ground = (
+            Color.from_rich_color(style.bgcolor)
+            if style.bgcolor
+            else Color.parse(loaded.theme.background or "")
+        )
         least = 3.0 if tone in (Tone.STALE, Tone.BAR, Tone.TREND) else 4.5
         if tone is Tone.BAR and name == "light":
             least = 2.0  # a bar's length is read, not its colour

@@ -25,6 +25,14 @@ from pdtop.tui.tones import Tone
 class WorkerTable(ScrollView, can_focus=True):
     """Rows of workers under a line of column titles."""
 
+    DEFAULT_CSS = """
+    WorkerTable {
+        overflow-x: hidden;
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
+    }
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "worker", id="table.open", tooltip="Open the worker under the cursor"),
         Binding("up,k", "cursor(-1)", "Up", show=False, id="table.up", tooltip="Previous worker"),
