@@ -130,7 +130,7 @@ def _ratio(snapshot: Snapshot) -> Line:
     """``3P 4D`` usable; with ``of`` where not all are."""
     runs: list[Run] = []
     for pool, letter, tone in ((snapshot.prefill, "P", Tone.PREFILL), (snapshot.decode, "D", Tone.DECODE)):
-        number = str(pool.usable) if pool.usable == pool.total else f"{pool.usable}/{pool.total}"
+        number = str(pool.usable) if pool.usable == pool.total else f"{_usable_number(pool)}/{pool.total}"
         if pool.total and not pool.usable and not pool.usable_unknown:
             tone = Tone.CRITICAL
         runs.append((f"{number}{letter}", tone))
@@ -149,11 +149,10 @@ def _headline(label: str, latency: Latency | None, target_s: float | None, form:
     p50, p99 = text.p(distribution, 0.5), text.p(distribution, 0.99)
     tone = by_target(p99.value if p99 else None, target_s, (None, None))
     high: Run = (text.quantile(p99), Tone.STRONG if tone is Tone.TEXT else tone)
-    line: Line
+    line: Line = ((f"{label} p99 ", Tone.MUTED), high)
     if form.p50:
-        line = ((f"{label} p50 ", Tone.MUTED), (text.quantile(p50), Tone.STRONG), (" p99 ", Tone.MUTED), high)
-    else:
-        line = ((f"{label} p99 ", Tone.MUTED), high)
+        low: Run = (text.quantile(p50), Tone.STRONG if p50 else Tone.MUTED)
+        line = ((f"{label} p50 ", Tone.MUTED), low, (" p99 ", Tone.MUTED), high)
     if form.source and label == "TTFT" and latency is not None:
         line = (*line, (f" {latency.source}", Tone.MUTED))
     return line
@@ -172,7 +171,9 @@ def _right(status: Status, options: ConsoleOptions, cluster: str, form: Form) ->
     if status.paused_s is not None:
         runs.append((f" PAUSED {text.age(status.paused_s)} ", Tone.PAUSED))
     else:
-        words = "no data" if status.age_s is None else text.age(status.age_s) + (" ago" if form.words else "")
+        words = (
+            "no data yet" if status.age_s is None else text.age(status.age_s) + (" ago" if form.words else "")
+        )
         runs.append((words, by_level(status.age_s, options.level("age_s"), Tone.MUTED)))
         if form.interval:
             runs.append((f" every {text.interval(status.interval_s)}", Tone.MUTED))
@@ -194,7 +195,7 @@ def worst_first(findings: tuple[Finding, ...]) -> list[Finding]:
 def finding_line(finding: Finding, snapshot: Snapshot, width: int) -> Line:
     """One finding in one line: sign, whose, what."""
     tone = TONES[finding.severity]
-    runs: list[Run] = [(f" {SYMBOLS[finding.severity]} ", tone)]
+    runs: list[Run] = [(" ", Tone.TEXT), (SYMBOLS[finding.severity], tone), (" ", Tone.TEXT)]
     owner = whose(finding, snapshot)
     if owner:
         runs.append((owner + "  ", Tone.STRONG if finding.severity is not Severity.INFO else Tone.TEXT))
@@ -293,14 +294,19 @@ def _rate(tokens_per_s: float | None) -> Line:
 
 
 def _usable(pool: Pool, form: Form) -> Run:
-    words = f"{pool.usable}/{pool.total}" + (" usable" if form.words else "")
-    if pool.usable_unknown:
-        words = f"?/{pool.total}" if pool.usable_unknown == pool.total else f"≥{words}"
+    words = f"{_usable_number(pool)}/{pool.total}" + (" usable" if form.words else "")
     if pool.total and not pool.usable and not pool.usable_unknown:
         return f"✖ {words}", Tone.CRITICAL
     if pool.usable_unknown:
         return words, Tone.MUTED
     return words, Tone.STRONG if pool.usable == pool.total else Tone.WARNING
+
+
+def _usable_number(pool: Pool) -> str:
+    """How many are usable, at least; ``?`` before anybody has answered."""
+    if not pool.usable_unknown:
+        return str(pool.usable)
+    return "?" if pool.usable_unknown == pool.total else f"≥{pool.usable}"
 
 
 def _labelled(label: str, value: str, lower_bound: bool = False) -> Line:

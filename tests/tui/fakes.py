@@ -312,9 +312,12 @@ def moment(number: int = 100) -> Snapshot:
     findings = (
         Finding(Severity.WARNING, "transfer_stalled",
                 "KV transfer stalled: 12 waiting for KV, none arrived; P inflight 9 and rising",
-                worker="10.0.2.22:30001", pool=Role.DECODE, evidence="transfer 12 for 14 s, 0 tokens of new requests",
-                fix="look at the transfer backend of both sides; drain it if it does not recover", since_s=14.0),
-        Finding(Severity.WARNING, "hot_worker", "takes 62 % of prefill: prefix affinity, the others have room",
+                worker="10.0.2.22:30001", pool=Role.DECODE,
+                evidence="transfer 12 for 14 s, 0 tokens of new requests",
+                fix="look at the transfer backend of both sides; drain it if it does not recover",
+                since_s=14.0),
+        Finding(Severity.WARNING, "hot_worker",
+                "takes 62 % of prefill: prefix affinity, the others have room",
                 worker="10.0.1.11:30001", pool=Role.PREFILL, evidence="share 62 %, even share 33 %",
                 fix="lower cache_aware_threshold", since_s=75.0),
         Finding(Severity.INFO, "draining", "draining: 13 left", worker="10.0.2.24:30001", pool=Role.DECODE,
@@ -324,7 +327,7 @@ def moment(number: int = 100) -> Snapshot:
 
 
 def calm(number: int = 100, prefills: int = 3, decodes: int = 4, changing: float = 1.0) -> Snapshot:
-    """Nothing wrong. With another ``number`` the counts wander; ``changing`` is the part of workers that do."""
+    """Nothing wrong. With another ``number`` the counts of ``changing`` of the workers wander."""
     workers: list[Worker] = []
     for index in range(prefills + decodes):
         rng = random.Random(index * 1000 + number)
@@ -333,14 +336,15 @@ def calm(number: int = 100, prefills: int = 3, decodes: int = 4, changing: float
         if index < prefills:
             host = f"10.0.{1 + index // 200}.{11 + index % 200}"
             workers.append(
-                prefill(host, run=3 + step, parts=(0, max(0, step)), inflight=1, kv=0.31 + 0.01 * step, hit=0.4,
-                        tok=8000 + 100 * step, queue=(0.05, 0.2), share=1 / prefills, number=number)
+                prefill(host, run=3 + step, parts=(0, max(0, step)), inflight=1, kv=0.31 + 0.01 * step,
+                        hit=0.4, tok=8000 + 100 * step, queue=(0.05, 0.2), share=1 / prefills, number=number)
             )  # fmt: skip
         else:
             host = f"10.1.{1 + index // 200}.{11 + index % 200}"
             workers.append(
                 decode(host, run=16 + step, parts=(0, 0, max(0, step)), kv=0.44 + 0.01 * step,
-                       tok=3000 + 100 * step, ttft=(0.2, 0.6), tpot=(0.02, 0.038), share=1 / decodes, number=number)
+                       tok=3000 + 100 * step, ttft=(0.2, 0.6), tpot=(0.02, 0.038), share=1 / decodes,
+                       number=number)
             )  # fmt: skip
     return snapshot_of(tuple(workers), number=number)
 
@@ -428,14 +432,14 @@ def ranked(number: int = 100) -> Snapshot:
         Rank(
             dp_rank=str(r),
             running=2.0 + r % 2,
-            backlog=Backlog(1.0 if r == 5 else 0.0, False, {"queue": 0.0, "prealloc": 0.0, "transfer": 1.0 if r == 5 else 0.0}),
+            backlog=Backlog(float(r == 5), False, {"queue": 0.0, "prealloc": 0.0, "transfer": float(r == 5)}),
             kv_use=0.97 if r == 5 else 0.4 + r / 50,
             tokens_per_s=380.0 + r,
             hit_rate=None,
             age_s=0.8,
         )
         for r in range(8)
-    )  # fmt: skip
+    )
     workers = tuple(
         replace(
             w,

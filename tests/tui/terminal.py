@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Terminal:
-    """Runs ``python -m MODULE ARGUMENTS`` with a new pseudo terminal as its own, of ``size`` columns, rows."""
+    """Runs ``python -m MODULE ARGUMENTS`` in a new pseudo terminal of ``size`` columns and rows."""
 
     def __init__(
         self,

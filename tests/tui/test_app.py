@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from textual.command import CommandPalette
+from textual.message import Message
 from textual.widgets import Input
 
 from pdtop.cluster.model import Role
 from pdtop.tui.app import KEY_OWNERS, ConsoleApp
+from pdtop.tui.messages import SnapshotArrived
 from pdtop.tui.options import ConsoleOptions
 from pdtop.tui.screens.choice import ChoiceScreen
 from pdtop.tui.screens.findings import FindingsScreen
@@ -24,6 +26,21 @@ from pdtop.tui.widgets.worker_table import WorkerTable
 from tests.tui import fakes
 from tests.tui.fakes import FakeSource
 from tests.tui.running import console, running, screen_text, toasts
+
+
+def shown(app: ConsoleApp) -> type[object]:
+    """The class of the screen on top."""
+    return type(app.screen)
+
+
+def sorted_by(table: WorkerTable) -> str | None:
+    return table.sort.column.id if table.sort.column is not None else None
+
+
+def number(app: ConsoleApp) -> int:
+    """Of the snapshot on the screen."""
+    return app.shown.number
+
 
 # Keys ----------------------------------------------------------------------------------------------------
 
@@ -57,18 +74,18 @@ async def test_the_cursor_walks_through_both_pools() -> None:
 
 async def test_enter_opens_the_worker_and_escape_comes_back() -> None:
     app = console(fakes.moment())
-    async with running(app) as (pilot, screen):
+    async with running(app) as (pilot, _):
         await pilot.press("down", "enter")
         await pilot.pause()
         assert isinstance(app.screen, WorkerScreen)
         assert app.screen.key == "10.0.1.12:30001"
         await pilot.press("escape")
-        assert app.screen is screen
+        assert shown(app) is OverviewScreen
 
 
 async def test_f_lists_the_findings_and_enter_opens_the_worker_concerned() -> None:
     app = console(fakes.moment())
-    async with running(app) as (pilot, screen):
+    async with running(app) as (pilot, _):
         await pilot.press("f")
         await pilot.pause()
         assert isinstance(app.screen, FindingsScreen)
@@ -77,9 +94,8 @@ async def test_f_lists_the_findings_and_enter_opens_the_worker_concerned() -> No
         await pilot.pause()
         assert isinstance(app.screen, WorkerScreen)
         assert app.screen.key == "10.0.2.22:30001"
-        await pilot.press("escape")
-        await pilot.press("f")
-        assert app.screen is screen
+        await pilot.press("escape", "f")
+        assert shown(app) is OverviewScreen
 
 
 async def test_the_findings_list_keeps_its_place_when_others_come_and_go() -> None:
@@ -87,7 +103,7 @@ async def test_the_findings_list_keeps_its_place_when_others_come_and_go() -> No
     app = console(source)
     async with running(app) as (pilot, _):
         await pilot.press("f", "down")
-        first, second, third = fakes.moment().findings
+        _, second, third = fakes.moment().findings
         source.push(replace(fakes.moment(), findings=(third, second)))
         await pilot.pause()
         await pilot.press("enter")
@@ -99,15 +115,15 @@ async def test_the_findings_list_keeps_its_place_when_others_come_and_go() -> No
 async def test_space_freezes_the_picture_and_polling_goes_on() -> None:
     source = FakeSource(fakes.moment())
     app = console(source)
-    async with running(app) as (pilot, screen):
+    async with running(app) as (pilot, _):
         await pilot.press("space")
         assert "PAUSED 0s" in screen_text(app)
         source.push(replace(fakes.calm(150), at=fakes.NOW + 150))
         await pilot.pause()
-        assert app.shown.number == 100
+        assert number(app) == 100
         assert app.source.latest().number == 150
         await pilot.press("space")
-        assert app.shown.number == 150
+        assert number(app) == 150
         assert "PAUSED" not in screen_text(app)
 
 
@@ -160,7 +176,7 @@ async def test_a_screenshot_that_cannot_be_written_is_a_sentence(tmp_path: Path)
 
 async def test_question_mark_shows_every_declared_key() -> None:
     app = console(fakes.moment())
-    async with running(app, (160, 200)) as (pilot, screen):
+    async with running(app, (160, 200)) as (pilot, _):
         await pilot.press("question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
@@ -168,7 +184,7 @@ async def test_question_mark_shows_every_declared_key() -> None:
         for row in app.key_rows():
             assert re.search(rf"{re.escape(row.what)}\s+{re.escape(row.id)}", said), row
         await pilot.press("question_mark")
-        assert app.screen is screen
+        assert shown(app) is OverviewScreen
 
 
 async def test_s_chooses_the_column_to_sort_by() -> None:
@@ -180,19 +196,18 @@ async def test_s_chooses_the_column_to_sort_by() -> None:
         await pilot.press("down", "down", "down", "down", "enter")  # worker, state, run, backlog
         await pilot.pause()
         table = screen.panes[1].table
-        assert table.sort.column is not None
-        assert table.sort.column.id == "backlog_bar"
+        assert sorted_by(table) == "backlog_bar"
         assert table.keys[0] == "10.0.2.22:30001"
         await pilot.press("s", "home", "enter")
         await pilot.pause()
-        assert table.sort.column is None
+        assert sorted_by(table) is None
         await pilot.press("s", "escape")
-        assert app.screen is screen
+        assert shown(app) is OverviewScreen
 
 
 async def test_capital_t_previews_themes_and_escape_goes_back() -> None:
     app = console(fakes.moment())
-    async with running(app) as (pilot, screen):
+    async with running(app) as (pilot, _):
         await pilot.press("T")
         await pilot.pause()
         await pilot.press("down")
@@ -206,7 +221,7 @@ async def test_capital_t_previews_themes_and_escape_goes_back() -> None:
         await pilot.press("up", "enter")
         await pilot.pause()
         assert app.theme == "contrast"
-        assert app.screen is screen
+        assert shown(app) is OverviewScreen
 
 
 @pytest.mark.parametrize("key", ["colon", "ctrl+p"])
@@ -250,7 +265,9 @@ async def test_the_key_line_shows_the_keys_of_the_moment_and_takes_clicks() -> N
     async with running(app, (80, 24)) as (pilot, screen):
         bar = screen.query_one(KeyBar)
         said = "".join(w for w, _ in bar.lines[0])
-        assert said.split() == "⏎ worker / filter s sort ␣ pause f findings : commands q quit ? keys".split()
+        assert " ".join(said.split()) == (
+            "⏎ worker / filter s sort ␣ pause f findings : commands q quit ? keys"
+        )
         await pilot.click("#keys", offset=(said.index("findings"), 0))
         await pilot.pause()
         assert isinstance(app.screen, FindingsScreen)
@@ -340,15 +357,25 @@ async def test_workers_of_unknown_role_are_shown_too() -> None:
         assert "OTHER" in screen_text(app)
 
 
-async def test_many_snapshots_make_one_message_and_the_newest_is_shown() -> None:
+async def test_many_snapshots_make_one_message_and_the_newest_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = FakeSource(fakes.moment())
     app = console(source)
     async with running(app) as (pilot, _):
-        for number in range(101, 120):
-            source.push(fakes.moment(number))
-        assert app._message_queue.qsize() <= 1
+        posted: list[Message] = []
+        post = app.post_message
+
+        def noted(message: Message) -> bool:
+            posted.append(message)
+            return post(message)
+
+        monkeypatch.setattr(app, "post_message", noted)
+        for tick in range(101, 120):
+            source.push(fakes.moment(tick))
+        assert [type(m) for m in posted] == [SnapshotArrived]
         await pilot.pause()
-        assert app.shown.number == 119
+        assert number(app) == 119
 
 
 async def test_while_the_terminal_is_behind_frames_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,15 +387,15 @@ async def test_while_the_terminal_is_behind_frames_are_left_out(monkeypatch: pyt
         source.push(fakes.moment(101))
         source.push(fakes.moment(102))
         await pilot.pause()
-        assert app.shown.number == 100
+        assert number(app) == 100
         behind = False
         await pilot.pause(0.4)
-        assert app.shown.number == 102
+        assert number(app) == 102
 
 
 async def test_a_resize_draws_the_overview_anew() -> None:
     app = console(fakes.moment())
-    async with running(app, (200, 60)) as (pilot, screen):
+    async with running(app, (200, 60)) as (pilot, _):
         assert "TTFT TREND" in screen_text(app)
         await pilot.resize_terminal(80, 24)
         await pilot.pause()

@@ -14,7 +14,7 @@ def test_a_plain_terminal_gets_the_bare_sequence() -> None:
 
 
 def test_tmux_gets_the_bare_one_and_one_to_hand_through() -> None:
-    got = osc52("10.0.2.22:30001", {"TMUX": "/tmp/tmux-0/default,1,0", "TERM": "tmux-256color"})
+    got = osc52("10.0.2.22:30001", {"TMUX": "/run/tmux-0/default,1,0", "TERM": "tmux-256color"})
     bare = f"\x1b]52;c;{PAYLOAD}\x07"
     assert got == bare + "\x1bPtmux;\x1b" + bare + "\x1b\\"
 

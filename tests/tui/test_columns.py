@@ -101,8 +101,8 @@ def test_unknown_is_a_dash_and_never_a_zero() -> None:
         if column.id in ("name", "state", "weight") or column.stretch:
             continue
         assert words(cell(column.id, nobody)) == "–", column.id
-    for column in ("queue_trend", "tokens_trend", "ttft_trend", "tpot_trend", "backlog_trend"):
-        assert words(cell(column, nobody)) == ""
+    for trend in ("queue_trend", "tokens_trend", "ttft_trend", "tpot_trend", "backlog_trend"):
+        assert words(cell(trend, nobody)) == ""
 
 
 def test_a_backlog_with_an_unknown_part_is_a_lower_bound() -> None:
@@ -202,11 +202,12 @@ def test_every_state_has_words_that_fit_the_column() -> None:
         ((RouterOpinion("r", health=Health.HEALTHY, breaker=Breaker.CLOSED),), ("✓ ok", Tone.OK)),
         ((RouterOpinion("r", breaker=Breaker.CLOSED),), ("✓ ok", Tone.OK)),
         ((RouterOpinion("r", health=Health.HEALTHY, breaker=Breaker.OPEN),), ("✖ open", Tone.CRITICAL)),
-        ((RouterOpinion("r", health=Health.UNHEALTHY, breaker=Breaker.CLOSED),), ("✖ failing", Tone.CRITICAL)),
+        ((RouterOpinion("r", health=Health.UNHEALTHY),), ("✖ failing", Tone.CRITICAL)),
         ((RouterOpinion("r", health=Health.HEALTHY, breaker=Breaker.HALF_OPEN),), ("▲ half", Tone.WARNING)),
         ((RouterOpinion("r", health=Health.DRAINING),), ("◌ drain", Tone.INFO)),
         ((RouterOpinion("r", health=Health.PENDING),), ("◌ pending", Tone.INFO)),
-        ((RouterOpinion("a", health=Health.HEALTHY), RouterOpinion("b", listed=False)), ("✖ absent", Tone.CRITICAL)),
+        ((RouterOpinion("a", health=Health.HEALTHY), RouterOpinion("b", listed=False)),
+         ("✖ absent", Tone.CRITICAL)),
     ],
 )  # fmt: skip
 def test_of_several_routers_the_worst_opinion_is_shown(
@@ -240,7 +241,7 @@ def test_few_changed_cells_are_repainted_one_by_one_many_as_a_row() -> None:
     before = rows.row(D[0], VIEW, table)
     spans = rows.spans(table)
     one = rows.row(replace(D[0], running=18.0), VIEW, table)
-    start, end = spans[3]
+    _, end = spans[3]
     assert list(rows.changed(before, one, table)) == [(end - 1, end)]
     assert list(rows.changed(before, before, table)) == []
     many = rows.row(replace(D[2], trends=D[0].trends), VIEW, table)

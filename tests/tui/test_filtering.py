@@ -110,7 +110,7 @@ def test_names_may_hold_markup_and_addresses_may_hold_colons() -> None:
     ],
 )
 def test_errors_say_which_term_and_why(source: str, words: str) -> None:
-    with pytest.raises(FilterError, match=".") as caught:
+    with pytest.raises(FilterError, match=r".") as caught:
         parse(source)
     assert words in str(caught.value)
 

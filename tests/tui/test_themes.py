@@ -104,7 +104,7 @@ def test_a_users_theme_replaces_a_shipped_one_and_may_leave_tones_out(tmp_path: 
 )
 def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, said: str) -> None:
     path = write(tmp_path, "bad.toml", text)
-    with pytest.raises(ThemeError, match=".") as caught:
+    with pytest.raises(ThemeError, match=r".") as caught:
         load_theme(path)
     assert str(caught.value).startswith(said)
     shelf = load_themes([shipped_folder(), tmp_path])

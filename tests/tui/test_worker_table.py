@@ -163,7 +163,7 @@ async def test_enter_and_double_click_open_the_worker() -> None:
 
 
 async def test_one_changed_number_repaints_its_own_cells_only() -> None:
-    async with table_of(FIVE) as (pilot, table, _):
+    async with table_of(FIVE) as (_, table, _app):
         changed = (*FIVE[:2], replace(FIVE[2], running=18.0), *FIVE[3:])
         show(table, changed)
         (region,) = table.asked
@@ -172,7 +172,7 @@ async def test_one_changed_number_repaints_its_own_cells_only() -> None:
 
 
 async def test_nothing_changed_repaints_nothing() -> None:
-    async with table_of(FIVE) as (pilot, table, _):
+    async with table_of(FIVE) as (_, table, _app):
         show(table, tuple(replace(w, age_s=3.0) for w in FIVE))
         assert table.asked == []
 
@@ -185,7 +185,7 @@ async def test_moving_the_cursor_repaints_two_rows() -> None:
 
 
 async def test_rows_out_of_sight_are_not_repainted() -> None:
-    async with table_of(MANY) as (pilot, table, _):
+    async with table_of(MANY) as (_, table, _app):
         show(table, (*MANY[:40], *(replace(w, running=99.0) for w in MANY[40:])))
         assert table.asked == []
 
@@ -232,7 +232,7 @@ async def test_a_cursor_in_sight_stays_in_sight() -> None:
 
 
 async def test_while_a_question_is_open_the_order_stays() -> None:
-    async with table_of(FIVE) as (pilot, table, _):
+    async with table_of(FIVE) as (_, table, _app):
         table.sort_by(Sort(COLUMNS["backlog"]))
         before = names(table)
         show(table, decode(("D1", 0), ("D2", 5), ("D3", 90), ("D4", 7), ("D5", 50)), keep_order=True)
@@ -241,7 +241,7 @@ async def test_while_a_question_is_open_the_order_stays() -> None:
 
 
 async def test_a_filtered_out_worker_is_not_a_vanished_one() -> None:
-    async with table_of(FIVE) as (pilot, table, _):
+    async with table_of(FIVE) as (_, table, _app):
         show(table, FIVE[1:], hidden=FIVE[:1])
         assert names(table) == ["D2", "D3", "D4", "D5"]
         assert table.cursor_worker is None
@@ -296,7 +296,7 @@ async def test_an_empty_table_says_why(members: tuple[Worker, ...], words: str) 
 
 async def test_wide_names_keep_the_columns_aligned() -> None:
     odd = decode(("日本-ワーカー-7", 1.0), ("plain", 1.0), ("e\u0301te\u0301", 1.0))
-    async with table_of(odd) as (pilot, table, _):
+    async with table_of(odd) as (_, table, _app):
         strips = [table.render_line(y) for y in (1, 2, 3)]
         assert [s.cell_length for s in strips] == [120, 120, 120]
         tails = {s.crop(18, 60).text for s in strips}

@@ -89,4 +89,4 @@ def finding_text(finding: Finding, snapshot: Snapshot, palette: Palette) -> Cont
         lines.append((("  seen  ", Tone.MUTED), (text.clean(finding.evidence), Tone.MUTED)))
     if finding.fix:
         lines.append((("  do    ", Tone.MUTED), (text.clean(finding.fix), Tone.TEXT)))
-    return Content("\n").join(to_content(line, palette) for line in lines)
+    return Content("\n").join(to_content(line, palette) for line in (*lines, ()))

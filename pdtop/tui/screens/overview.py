@@ -123,7 +123,8 @@ class OverviewScreen(ConsoleScreen):
             view = pool_view(snapshot, pane.role, pool, shown, found, options)
             pane.summary.show([pool_line(view.pool, width) if view.pool else ((" OTHER", Tone.STRONG),)])
             chosen = columns.chosen(pane.role, preset, options.columns.get(pane.role.value, ()))
-            table_columns = columns.laid_out(chosen, width, name)
+            scrollbar = 1 if len(shown) >= table_height else 0
+            table_columns = columns.laid_out(chosen, width - scrollbar, name)
             pane.table.show(view, table_columns, keep_order=self.app.screen is not self)
         self._show_charts(snapshot)
         if self._filter.display:
@@ -180,9 +181,11 @@ class OverviewScreen(ConsoleScreen):
     def _filtered(self, event: FilterBar.Changed) -> None:
         self.retake()
         if event.done:
-            self.table.focus()
-            if self.table.cursor_row is None:
-                self.table.move_cursor(0)
+            shown = [p.table for p in self.panes if p.display]
+            table = next((t for t in (self.table, *shown) if t.keys), self.table)
+            table.focus()
+            if table.cursor_row is None:
+                table.move_cursor(0)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
