@@ -366,9 +366,7 @@ KEY_OWNERS: tuple[tuple[str, type[DOMNode]], ...] = (
 
 def run(source: SnapshotSource, options: ConsoleOptions) -> int:
     """Show the console until the operator leaves; gives the exit code and stops the source."""
-    interactive = bool(
-        sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()
-    )
+    interactive = bool(sys.__stdin__ and sys.__stdin__.isatty() and lifecycle.output())
     if problem := lifecycle.terminal_problem(os.environ, interactive):
         print(problem, file=sys.stderr)
         return 2

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
+
+from pdtop.tui.lifecycle import output
 
 #: Writes waiting for the terminal at which new frames are left out. Textual's queue takes 30 and then
 #: blocks the whole app; a frame is at most three writes.
@@ -11,6 +16,17 @@ BEHIND = 6
 
 class ConsoleDriver(LinuxDriver):
     """Never blocks on a terminal that nobody reads any more."""
+
+    def __init__(
+        self,
+        app: App[Any],
+        *,
+        debug: bool = False,
+        mouse: bool = True,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._file = output() or self._file
 
     @property
     def behind(self) -> bool:

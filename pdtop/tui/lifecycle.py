@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -64,6 +65,15 @@ def terminal_problem(environ: Mapping[str, str], interactive: bool) -> str:
     if environ.get("TERM", "") in ("dumb", "unknown"):
         return f"pdtop: TERM={environ['TERM']} has no screen; use: pdtop snapshot"
     return ""
+
+
+def output() -> TextIOWrapper | None:
+    """Where the screen is drawn: stderr, as Textual does, or stdout where stderr goes elsewhere."""
+    for stream in (sys.__stderr__, sys.__stdout__):
+        with contextlib.suppress(ValueError):  # a closed one
+            if isinstance(stream, TextIOWrapper) and stream.isatty():
+                return stream
+    return None
 
 
 def by_signal(number: int) -> Ending:
@@ -186,10 +196,11 @@ def restore(attributes: TerminalAttributes | None, line: str) -> None:
     A thread that is blocked in a write holds the terminal's lock: a signal wakes it, and it then finds that
     it must not block any more.
     """
-    if sys.__stderr__ is None:
+    terminal = output()
+    if terminal is None:
         return
     with contextlib.suppress(termios.error, OSError, ValueError):
-        descriptor = sys.__stderr__.fileno()
+        descriptor = terminal.fileno()
         if attributes is not None:
             termios.tcsetattr(descriptor, termios.TCSANOW, attributes)
         rest = ("\x18" + LEAVE_ALTERNATE + MODES_OFF + line).encode()
@@ -212,10 +223,11 @@ def restore(attributes: TerminalAttributes | None, line: str) -> None:
 
 def say(text: str) -> None:
     """Write ``text`` to the terminal if it takes it; a stalled one is not waited for."""
-    if sys.__stderr__ is None:
+    terminal = output()
+    if terminal is None:
         return
     with contextlib.suppress(OSError, ValueError):
-        descriptor = sys.__stderr__.fileno()
+        descriptor = terminal.fileno()
         blocking = os.get_blocking(descriptor)
         os.set_blocking(descriptor, False)
         try:

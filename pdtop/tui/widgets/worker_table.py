@@ -151,7 +151,9 @@ class WorkerTable(ScrollView, can_focus=True):
         regions = []
         for y in range(self.size.height):
             before, after = self._painted.get(y), self._cells_of(y)
-            if before is not None:
+            if before is None:  # not known to be painted, so whatever is there may be old
+                regions.append(Region(0, y, self.size.width, 1))
+            else:
                 regions += [Region(x, y, end - x, 1) for x, end in changed(before, after, columns)]
         if regions:
             self.refresh(*regions)
@@ -343,6 +345,7 @@ class WorkerTable(ScrollView, can_focus=True):
                 self.action_open()
 
     def on_resize(self) -> None:
+        # The lines may have been painted in the new size before this is told: paint them again.
         self._painted = {}
-        self._cells = {}
         self.virtual_size = Size(self.size.width, len(self._rows) + 1)
+        self._repaint()
