@@ -156,12 +156,13 @@ def _slow(workers: Sequence[Worker], levels: Levels) -> Iterator[Finding]:
             if own < ratio * usual or own - usual < floor:
                 continue
             found.add(worker.key)
-            times = f", {own / usual:.1f} times the others" if usual > 0 else ""
+            times = f"{own / max(usual, 1e-9):.1f} times the others ({latency(usual)})"
             yield _finding(
                 worker,
                 Severity.WARNING,
                 "slow_worker",
-                f"slow: {name} p50 {latency(own)}{times} ({latency(usual)})",
+                f"slow: {name} p50 {latency(own)}, "
+                + (times if own < 100 * usual else f"the others {latency(usual)}"),
                 evidence=f"{name} p50 {latency(own)}, median of the others {latency(usual)}; "
                 f"running {'?' if worker.running is None else count(worker.running)}",
                 fix="compare clocks, temperature and neighbours on its host; lower its share meanwhile",

@@ -24,7 +24,7 @@ def worker_findings(worker: Worker, snapshot: Snapshot, levels: Levels) -> Itera
 
 def pool_findings(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     """Where the cluster as a whole is stuck, by the pattern of both pools' queues."""
-    yield from _bottleneck(snapshot.prefill, snapshot.decode, levels)
+    yield from _bottleneck(snapshot, levels)
     for pool in (snapshot.prefill, snapshot.decode):
         backlog = pool.trends.get("backlog", ())
         if pool.total > 1 and (grown := grown_by(backlog, snapshot.tick_s, levels)) is not None:
@@ -195,50 +195,65 @@ def _growing(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Fin
     )
 
 
-def _bottleneck(prefill: Pool, decode: Pool, levels: Levels) -> Iterator[Finding]:
-    """One sentence for the whole cluster: the same request waits on P *and* on D, so read both together."""
-    bootstrap, queue = _part(prefill, "bootstrap"), _part(prefill, "queue")
+def _bottleneck(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
+    """One sentence for the whole cluster: the same request waits on P *and* on D, so read both together.
+
+    The largest part on P decides: what waits for its forward pass waits in D's transfer queue, too.
+    """
+    prefill, decode = snapshot.prefill, snapshot.decode
+    bootstrap, queue, inflight = _part(prefill, "bootstrap"), _part(prefill, "queue"), prefill.inflight or 0.0
     prealloc, transfer = _part(decode, "prealloc"), _part(decode, "transfer")
-    inflight = prefill.inflight or 0.0
-    pile = levels.pile
+    largest, pile = max(bootstrap, queue, inflight), levels.pile
     evidence = (
         f"P queue {count(queue)}, bootstrap {count(bootstrap)}, inflight {count(inflight)}; "
         f"D prealloc {count(prealloc)}, transfer {count(transfer)}, KV {_share(decode.kv_use_worst)}"
     )
-    if bootstrap >= pile and prealloc >= pile:
-        use = decode.kv_use_worst
-        full = use is None or use >= levels.kv_held
-        yield Finding(
-            Severity.WARNING,
-            "bottleneck",
-            f"decode is out of KV memory: {count(bootstrap)} wait in prefill's bootstrap, "
-            f"{count(prealloc)} in decode's prealloc"
-            if full
-            else f"the handshake between prefill and decode is slow: {count(bootstrap)} wait in bootstrap",
-            pool=Role.DECODE,
-            evidence=evidence,
-            fix="add decode capacity; prefill has nothing to do with it"
-            if full
-            else "decode has KV room: look at the bootstrap port of prefill and at failed handshakes",
-        )
-    elif inflight >= pile and transfer >= pile:
-        yield Finding(
-            Severity.WARNING,
-            "bottleneck",
+    found: tuple[Role, str, str] | None = None
+    if largest == queue and queue >= pile * max(1, prefill.usable):
+        found = _compute_bound(snapshot, queue)
+    elif largest == inflight and min(inflight, transfer) >= pile:
+        found = (
+            Role.DECODE,
             f"KV transfer is slow: {count(inflight)} being sent, {count(transfer)} waiting for them",
-            pool=Role.DECODE,
-            evidence=evidence,
-            fix="look at the network between the pools and the transfer backend's log",
+            "look at the network between the pools and the transfer backend's log",
         )
-    elif queue >= pile * max(1, prefill.usable) and queue > 2 * (bootstrap + prealloc + transfer):
-        yield Finding(
-            Severity.WARNING,
-            "bottleneck",
-            f"prefill is compute-bound: {count(queue)} ready to run wait for a forward pass",
-            pool=Role.PREFILL,
-            evidence=evidence,
-            fix="add prefill capacity, or raise the prefix hit rate",
+    elif largest == bootstrap and min(bootstrap, prealloc) >= pile:
+        found = _no_room(decode, bootstrap, prealloc, levels)
+    if found is not None:
+        pool, text, fix = found
+        yield Finding(Severity.WARNING, "bottleneck", text, pool=pool, evidence=evidence, fix=fix)
+
+
+def _compute_bound(snapshot: Snapshot, queue: float) -> tuple[Role, str, str]:
+    queues = {w.name: w.backlog.parts.get("queue") or 0.0 for w in snapshot.pool_workers(Role.PREFILL)}
+    fullest = max(queues, key=lambda name: queues[name])
+    if snapshot.prefill.usable > 1 and queues[fullest] >= 0.8 * queue:
+        return (
+            Role.PREFILL,
+            f"prefill waits on one worker: {count(queues[fullest])} of {count(queue)} queue at {fullest}",
+            "the others have room: lower load_balance_threshold, or look at the policy",
         )
+    return (
+        Role.PREFILL,
+        f"prefill is compute-bound: {count(queue)} ready to run wait for a forward pass",
+        "add prefill capacity, or raise the prefix hit rate",
+    )
+
+
+def _no_room(decode: Pool, bootstrap: float, prealloc: float, levels: Levels) -> tuple[Role, str, str]:
+    use = decode.kv_use_worst
+    if use is None or use >= levels.kv_held:
+        return (
+            Role.DECODE,
+            f"decode is out of KV memory: {count(bootstrap)} wait in prefill's bootstrap, "
+            f"{count(prealloc)} in decode's prealloc",
+            "add decode capacity; prefill has nothing to do with it",
+        )
+    return (
+        Role.DECODE,
+        f"the handshake between prefill and decode is slow: {count(bootstrap)} wait in bootstrap",
+        "decode has KV room: look at the bootstrap port of prefill and at failed handshakes",
+    )
 
 
 def _part(pool: Pool, name: str) -> float:

@@ -24,6 +24,8 @@ def span(seconds: float) -> str:
 def latency(seconds: float) -> str:
     """A measured time: ``0.42 ms``, ``214 ms``, ``2.90 s``, ``61 s``."""
     milliseconds = seconds * 1000
+    if milliseconds == 0:
+        return "0 ms"
     if milliseconds < 1:
         return f"{milliseconds:.2f} ms"
     if milliseconds < 10:

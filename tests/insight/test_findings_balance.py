@@ -111,7 +111,9 @@ def test_the_median_of_the_others_is_that_of_a_list_without_the_one(count: int) 
 def test_prefill_workers_are_compared_by_queue_time_not_by_their_ttft() -> None:
     pool = [worker(f"p{n}", Role.PREFILL, queue_time=latency("q", 0.1)) for n in range(3)]
     slow = worker("slow", Role.PREFILL, queue_time=latency("q", 0.9), ttft=latency("ttft", 9.0))
-    assert "queue time p50" in one(scene(*pool, slow), "slow_worker").text
+    assert "queue time p50 900 ms, 9.0 times the others" in one(scene(*pool, slow), "slow_worker").text
+    idle = [worker(f"p{n}", Role.PREFILL, queue_time=latency("q", 0.0001)) for n in range(3)]
+    assert one(scene(*idle, slow), "slow_worker").text == "slow: queue time p50 900 ms, the others 0.10 ms"
 
 
 def test_restarts_are_told() -> None:

@@ -193,3 +193,26 @@ def test_bottleneck(
         found = one(snapshot, "bottleneck")
         assert words in found.text
         assert (found.pool, found.worker) == (pool, None)
+
+
+def test_waiting_for_a_forward_pass_on_prefill_is_no_lack_of_room_on_decode() -> None:
+    """Requests whose prefill has not run yet wait in decode's transfer queue, too."""
+    snapshot = scene(
+        *(
+            worker(f"p{n}", Role.PREFILL, backlog=waits(queue=queue, bootstrap=4), inflight=1.0)
+            for n, queue in enumerate((40, 50, 45))
+        ),
+        worker("d", backlog=waits(queue=0, prealloc=12, transfer=130), kv_use=0.9, kv_use_worst=0.9),
+    )
+    assert "compute-bound: 135" in one(snapshot, "bottleneck").text
+
+
+def test_one_prefill_worker_that_all_wait_for_is_named() -> None:
+    snapshot = scene(
+        *(
+            worker(f"p{n}", Role.PREFILL, backlog=waits(queue=queue, bootstrap=0), inflight=1.0)
+            for n, queue in enumerate((0, 130, 2))
+        ),
+        worker("d", backlog=waits(queue=0, prealloc=0, transfer=130)),
+    )
+    assert one(snapshot, "bottleneck").text == "prefill waits on one worker: 130 of 132 queue at p1"

@@ -101,6 +101,7 @@ def test_goodput_only_of_targets_that_are_set() -> None:
         (span(134), "2m14s"),
         (span(11_100), "3h05m"),
         (span(-1), "0 s"),
+        (latency(0.0), "0 ms"),
         (latency(0.00042), "0.42 ms"),
         (latency(0.0042), "4.2 ms"),
         (latency(0.214), "214 ms"),
