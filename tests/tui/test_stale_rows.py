@@ -1,4 +1,4 @@
-"""A table that hears late of its new size paints again: lines painted before that are not known to be right."""
+"""A table that hears late of its new size paints again: what was painted before may be old."""
 
 from __future__ import annotations
 
