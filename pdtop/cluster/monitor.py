@@ -29,9 +29,10 @@ from pdtop.config.watch import Accepted, ConfigWatch
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
-#: Before everybody has answered once, snapshots come at this pace: the screen fills as answers arrive.
+#: Until everybody has answered once, but no longer than EARLY_S, snapshots come at this pace.
 FIRST_TICKS_S = 0.2
 FIRST_LOOK_S = 0.02
+EARLY_S = 2.0
 LONGEST_WINDOW_S = 30.0  # kept at least, so that the window can be changed while running
 RESTART_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 TROUBLE_SHOWN_S = 60.0
@@ -213,19 +214,24 @@ class Monitor:
                 group.create_task(self._follow_config(self._config))
 
     async def _publish_for_ever(self) -> None:
+        """A snapshot a tick; in the first moments also in between, so that the screen fills as answers come."""
         loop = asyncio.get_running_loop()
-        shown = 0.0
-        while not self._board.asked:
-            if loop.time() - shown >= FIRST_TICKS_S:
-                shown = loop.time()
-                self._publish(self._assemble(tick=False))
-            await asyncio.sleep(FIRST_LOOK_S)
-        self._first_round.set()
-        due = loop.time()
+        now = begun = loop.time()
+        due, early_due = begun + self._tick_s, begun
         while True:
-            self._publish(self._assemble(tick=True))
-            due = max(due + self._tick_s, loop.time())
-            await asyncio.sleep(due - loop.time())
+            if not self._first_round.is_set() and self._board.asked:
+                self._first_round.set()
+                due = now
+            early = not self._first_round.is_set() and now - begun < EARLY_S
+            if now >= due:
+                self._publish(self._assemble(tick=True))
+                due = max(due + self._tick_s, loop.time())
+            elif early and now >= early_due:
+                self._publish(self._assemble(tick=False))
+                early_due = loop.time() + FIRST_TICKS_S
+            pause = max(0.0, due - loop.time())
+            await asyncio.sleep(min(pause, FIRST_LOOK_S) if early else pause)
+            now = loop.time()
 
     async def _follow_config(self, watch: ConfigWatch) -> None:
         events = watch.events()

@@ -245,3 +245,22 @@ def test_a_worker_target_is_known_by_its_key() -> None:
     board.workers_changed((one,), ())
     assert board.target(one.key) is one
     assert board.target("nobody") is None
+
+
+def hangs(request: Request) -> Reply:
+    return Reply(hang=True) if request.route == "/ready" else worker(request)
+
+
+async def test_one_endpoint_that_never_answers_does_not_keep_the_clock_from_ticking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(monitor_module, "EARLY_S", 0.1)
+    async with StubServer(hangs) as slow:
+        monitor = Monitor(targets(slow.port), tick_s=0.05)
+        monitor.start()
+        try:
+            snapshot = await seen(monitor, lambda s: len(s.decode.trends.get("running", ())) >= 3)
+            assert snapshot.workers[0].running == 5
+            assert not monitor.wait_first_round(0.0)
+        finally:
+            await stopped(monitor)
