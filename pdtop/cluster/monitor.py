@@ -214,7 +214,7 @@ class Monitor:
                 group.create_task(self._follow_config(self._config))
 
     async def _publish_for_ever(self) -> None:
-        """A snapshot a tick; in the first moments also in between, so that the screen fills as answers come."""
+        """A snapshot a tick; in the first moments also in between: the screen fills as answers come."""
         loop = asyncio.get_running_loop()
         now = begun = loop.time()
         due, early_due = begun + self._tick_s, begun
