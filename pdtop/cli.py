@@ -6,6 +6,7 @@ configuration, 3 nothing could be reached, 128+n ended by signal n.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -338,7 +339,8 @@ def _watched(
 
 
 def _need_terminal(instead: str) -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # A closed stdin or stdout is None.
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         fail(f"the console needs a terminal on stdin and stdout; without one use: {instead}")
     if os.environ.get("TERM", "") in ("", "dumb"):
         fail(f"the console needs a terminal that can place text (TERM is dumb or unset); use: {instead}")
@@ -422,3 +424,8 @@ def main() -> None:
         app(args=arguments(sys.argv[1:]), prog_name="pdtop")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print("pdtop: stdout cannot be written: no space left", file=sys.stderr)
+        raise SystemExit(Exit.USAGE) from None

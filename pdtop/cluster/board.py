@@ -66,6 +66,7 @@ class Board:
         self._restarted = restarted
         self._workers: dict[str, WorkerWatch] = {}
         self._targets: dict[str, WorkerTarget] = {}
+        self._aliases: dict[str, str] = {}
         self._passed_on: dict[str, WorkerWatch] = {}  # known only from a router's aggregate page
         self._routers: dict[str, RouterWatch] = {}
         self._notices: tuple[str, ...] = ()
@@ -113,6 +114,7 @@ class Board:
         """Watch these from now on; those that stay keep their past."""
         self._notices = notices
         self._targets = {target.key: target for target in workers}
+        self._aliases = {alias: target.key for target in workers for alias in target.aliases}
         abouts = [
             About(target.key, target.name, target.role, target.weight, target.draining, target.ranks)
             for target in workers
@@ -187,7 +189,7 @@ class Board:
         watches = {**self._passed_on, **self._workers}
         roles = {key: watch.role for key, watch in watches.items()}
         views = [watch.view(now, span, roles) for watch in self._routers.values()]
-        opinions = _by_worker(views)
+        opinions = _by_worker(views, self._aliases)
         derived = {key: page for key, watch in watches.items() if (page := watch.derived(span)) is not None}
         shares = assemble.shares(
             _roles(views) | roles,
@@ -288,11 +290,14 @@ class Board:
         return own.policy
 
 
-def _by_worker(views: Sequence[RouterView]) -> dict[str, tuple[RouterOpinion, ...]]:
-    """Every router's opinion of each worker, in the order of the routers."""
+def _by_worker(
+    views: Sequence[RouterView], aliases: Mapping[str, str]
+) -> dict[str, tuple[RouterOpinion, ...]]:
+    """Every router's opinion of each worker, in the order of the routers; one under two names has both."""
     found: dict[str, tuple[RouterOpinion, ...]] = {}
     for view in views:
-        for key, opinion in view.opinions.items():
+        for said_of, opinion in view.opinions.items():
+            key = aliases.get(said_of, said_of)
             found[key] = (*found.get(key, ()), opinion)
     return found
 

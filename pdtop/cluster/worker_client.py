@@ -98,10 +98,11 @@ class WorkerClient:
                 place, METRICS, timeout_s=self._settings.timeout_s, key=self._settings.key
             )
             reading, ready = await self._read(answer)
+            del answer  # or hundreds of pages are kept while their loops sleep
             self._sink.metrics(self.target.key, reading)
             if reading.state in NO_ANSWER:
                 away = away or reading.state is State.REFUSED
-                schedule.failed(answer.at, self._pace.interval_s)
+                schedule.failed(reading.at, self._pace.interval_s)
                 continue
             schedule.answered(ready, self._pace.interval_s)
             pids = reading.numbers.pids if reading.numbers is not None else frozenset()

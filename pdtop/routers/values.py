@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
+
+
+#: Counts beyond this are not exact any more; sums of larger ones could overflow.
+LARGEST = 2.0**53
 
 
 def json_of(body: bytes) -> object:
@@ -26,14 +29,14 @@ def list_of(value: object) -> Sequence[object]:
 
 
 def number_of(value: object) -> float | None:
-    """A finite number that is not negative. Servers use -1 for "unknown"."""
+    """A number from 0 to 2**53; beyond it nothing is meant. Servers use -1 for "unknown"."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
         number = float(value)
     except OverflowError:
         return None
-    return number if math.isfinite(number) and number >= 0 else None
+    return number if 0 <= number <= LARGEST else None
 
 
 def whole_of(value: object) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,16 @@ def test_workers_that_only_a_router_speaks_of_are_shown() -> None:
     one.router_metrics("r", pages.router(10.0, text.format(50)))
     only = one.snapshot(10.0, 0.0, 30.0).workers
     assert [(worker.key, worker.state, worker.share) for worker in only] == [("a:1", None, 1.0)]
+
+
+def test_a_worker_under_two_names_is_one_row_with_both_opinions() -> None:
+    one = Board()
+    one.workers_changed((replace(target("a:1", Role.DECODE), aliases=("b:1",)),), ())
+    one.add_router(RouterWatch("r"))
+    listed = tuple(ListedWorker(key, f"http://{key}", Role.DECODE, load=2.0) for key in ("a:1", "b:1"))
+    one.router("r", RouterReading(0.0, State.OK, workers=listed))
+    workers = one.snapshot(0.0, 0.0, 30.0).workers
+    assert [(w.key, len(w.opinions)) for w in workers] == [("a:1", 2)]
 
 
 def test_goodput_is_of_the_headline() -> None:
