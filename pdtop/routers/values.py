@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-
 #: Counts beyond this are not exact any more; sums of larger ones could overflow.
 LARGEST = 2.0**53
 
