@@ -27,7 +27,7 @@ class Picture:
     name: str
     scenario: Scenario
     size: tuple[int, int]
-    seconds: float = 60.0
+    seconds: float = 45.0
     keys: tuple[str, ...] = ()
     theme: str = ""
 
