@@ -21,6 +21,28 @@ _FLOORS = {"ttft": 0.5, "tpot": 0.05, "queue_time": 0.5, "tokens": 1000.0, "back
 _MEAN = frozenset({"tokens", "running", "kv"})
 
 
+class Scales:
+    """Full scales of a pool's sparklines, found anew with every new glyph only.
+
+    Going through all points of 256 workers was the busiest part of a snapshot; in between, a value beyond
+    the scale is a full block, as it will be anyway.
+    """
+
+    def __init__(self) -> None:
+        self._glyph = -1
+        self._values: dict[str, float] = {}
+
+    def of(self, trend: str, tick: int, workers: tuple[Worker, ...]) -> float:
+        """What the highest glyph stands for at ``tick``."""
+        if tick // TICKS_PER_GLYPH != self._glyph:
+            self._glyph, self._values = tick // TICKS_PER_GLYPH, {}
+        full = self._values.get(trend)
+        if full is None:
+            highest = _highest(w.trends.get(trend, ()) for w in workers)
+            full = self._values[trend] = nice_ceiling(highest, _FLOORS[trend])
+        return full
+
+
 @dataclass(frozen=True, slots=True)
 class PoolView:
     """One pool's workers and what their cells are judged and scaled by."""
@@ -35,18 +57,14 @@ class PoolView:
     ttft_target_s: float | None = None
     tpot_target_s: float | None = None
     backlog_full: float = 8.0
-    _scales: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
+    scales: Scales = field(default_factory=lambda: Scales(), compare=False, repr=False)
 
     def findings_of(self, worker: Worker) -> tuple[Finding, ...]:
         return self.findings.get(worker.key, ())
 
     def full_scale(self, trend: str) -> float:
         """What the highest glyph of a sparkline stands for, the same in the whole pool."""
-        full = self._scales.get(trend)
-        if full is None:
-            trends = (w.trends.get(trend, ()) for w in self.everyone)
-            full = self._scales[trend] = nice_ceiling(_highest(trends), _FLOORS[trend])
-        return full
+        return self.scales.of(trend, self.tick, self.everyone)
 
 
 def findings_by_worker(snapshot: Snapshot) -> dict[str, tuple[Finding, ...]]:
@@ -65,6 +83,7 @@ def pool_view(
     workers: tuple[Worker, ...],
     findings: Mapping[str, tuple[Finding, ...]],
     options: ConsoleOptions,
+    scales: Scales | None = None,
 ) -> PoolView:
     """The view of ``workers``; scales come from ``everyone``, so that a filter does not change them."""
     goodput = snapshot.goodput
@@ -78,12 +97,13 @@ def pool_view(
         findings=findings,
         ttft_target_s=goodput.ttft_target_s if goodput else None,
         tpot_target_s=goodput.tpot_target_s if goodput else None,
+        scales=scales or Scales(),
         backlog_full=nice_ceiling(max((w.backlog.total or 0.0 for w in everyone), default=0.0), 10.0),
     )
 
 
 def _highest(trends: Iterable[Points]) -> float:
-    # ``filter`` leaves out gaps and zeros at C speed; with 256 workers this is a snapshot's busiest line.
+    # ``filter`` leaves out gaps and zeros at C speed.
     return max((max(filter(None, points), default=0.0) for points in trends), default=0.0)
 
 

@@ -14,7 +14,7 @@ from pdtop.tui import columns, side_charts, text
 from pdtop.tui.headline import findings_strip, pool_line
 from pdtop.tui.layout import Plan, plan
 from pdtop.tui.palette import Look
-from pdtop.tui.pool_view import findings_by_worker, pool_view
+from pdtop.tui.pool_view import Scales, findings_by_worker, pool_view
 from pdtop.tui.screens.base import ConsoleScreen
 from pdtop.tui.screens.choice import ChoiceScreen
 from pdtop.tui.sorting import Sort
@@ -36,6 +36,7 @@ class PoolPane(Vertical):
         self.role = role
         self.summary = LineView(look)
         self.table = WorkerTable(look, id=f"table-{role.value}")
+        self.scales = Scales()
 
     def compose(self) -> ComposeResult:
         yield self.summary
@@ -120,7 +121,7 @@ class OverviewScreen(ConsoleScreen):
             pane.table.styles.height = table_height
             pane.styles.height = table_height + 1
             pane.styles.margin = (shape.gap, 0, 0, 0)
-            view = pool_view(snapshot, pane.role, pool, shown, found, options)
+            view = pool_view(snapshot, pane.role, pool, shown, found, options, pane.scales)
             pane.summary.show([pool_line(view.pool, width) if view.pool else ((" OTHER", Tone.STRONG),)])
             chosen = columns.chosen(pane.role, preset, options.columns.get(pane.role.value, ()))
             scrollbar = 1 if len(shown) >= table_height else 0
