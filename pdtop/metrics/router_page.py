@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -96,7 +95,7 @@ class RouterNumbers:
     series: int
     complete: bool
     layout: Layout
-    values: array[float]
+    values: Sequence[float]
     plan: RouterPlan
 
     @property
@@ -255,7 +254,7 @@ class RouterNumbers:
             total if parts and -LARGEST <= total <= LARGEST else None,
         )
 
-    def with_values(self, values: array[float]) -> RouterNumbers:
+    def with_values(self, values: Sequence[float]) -> RouterNumbers:
         """The same page holding other values, e.g. what each series grew by."""
         return replace(self, values=values)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
-from operator import gt, sub
+from math import isfinite
+from operator import gt
 from typing import Generic, Protocol, Self, TypeVar
 
 from pdtop.metrics.distribution import Distribution
 from pdtop.metrics.exposition import Layout, Series
+from pdtop.metrics.growth import Growth
 
 #: A read counts as being at the asked moment if it is late by no more than this (polls jitter).
 _SLACK_S = 0.05
@@ -34,12 +35,12 @@ class Numbers(Protocol):
     @property
     def layout(self) -> Layout: ...
     @property
-    def values(self) -> array[float]: ...
+    def values(self) -> Sequence[float]: ...
     @property
     def complete(self) -> bool: ...
     @property
     def pids(self) -> frozenset[str]: ...
-    def with_values(self, values: array[float]) -> Self: ...
+    def with_values(self, values: Sequence[float]) -> Self: ...
     def counter(self, concept: str) -> float | None: ...
     def named_counter(self, name: str) -> float | None: ...
     def histogram(self, concept: str) -> Distribution | None: ...
@@ -149,7 +150,7 @@ class Timeline(Generic[N]):
         if self._times and numbers.at <= self._times[-1]:
             return False
         restarted = False
-        values = numbers.values[: numbers.layout.windowed]
+        values = array("d", numbers.values[: numbers.layout.windowed])
         whole = isfinite(sum(values))
         if self._layout is not None and self._newest is not None:
             if numbers.layout is not self._layout:
@@ -192,8 +193,7 @@ class Timeline(Generic[N]):
             first += 1
         if self._newest is None or self._layout is None or first >= last:
             return None
-        growth = array("d", map(sub, self._values[last], self._values[first]))
-        growth.extend([nan] * (len(self._layout.series) - len(growth)))
+        growth = Growth(self._values[first], self._values[last], len(self._layout.series))
         began, ended = self._times[first], self._times[last]
         resets = bisect_right(self._resets, ended) - bisect_right(self._resets, began)
         return Window(began, ended, resets, self._newest.with_values(growth), self._newest)
@@ -223,11 +223,16 @@ class Timeline(Generic[N]):
     def _fill_holes(self, values: array[float]) -> None:
         """A sample that is no number is skipped: the value before it stands, or after it if there is none."""
         last = self._values[-1]
+        later: dict[int, float] = {}
         for index, value in enumerate(values):
             if not isfinite(value):
                 values[index] = last[index]
             elif not isfinite(last[index]):
-                for kept in self._values:
+                later[index] = value
+        if later:
+            self._values = [kept[:] for kept in self._values]  # windows may still look at the old ones
+            for kept in self._values:
+                for index, value in later.items():
                     kept[index] = value
 
     def _restart(self, layout: Layout, values: array[float], *, everything: bool) -> bool:
@@ -245,6 +250,7 @@ class Timeline(Generic[N]):
             for index, series in enumerate(layout.series[: layout.windowed])
             if everything or (series.family, series.labels) in again
         ]
+        self._values = [kept[:] for kept in self._values]  # windows may still look at the old ones
         reached = [last[index] for index in indexes]
         for kept in self._values:
             for index, value in zip(indexes, reached, strict=True):

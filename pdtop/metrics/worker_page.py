@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
 from operator import le
@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from pdtop.metrics.catalogue import ENGINE_PREFIXES, WORKER, WORKER_FAMILIES, Across
 from pdtop.metrics.distribution import Distribution, merge
 from pdtop.metrics.exposition import Layout, PageReader, sublayout
+from pdtop.metrics.growth import Growth
 from pdtop.metrics.plan import Buckets, Plan, Value, make_plan, worth_keeping
 
 #: A value beyond this says nothing but that its exporter is broken; without it no sum or mean overflows.
@@ -38,7 +39,7 @@ class WorkerNumbers:
     complete: bool
     pids: frozenset[str]
     layout: Layout
-    values: array[float]
+    values: Sequence[float]
     plan: Plan
 
     @property
@@ -107,7 +108,7 @@ class WorkerNumbers:
         merged = {value: self._merged(group) for value, group in groups.items()}
         return {value: one for value, one in merged.items() if one is not None}
 
-    def with_values(self, values: array[float]) -> WorkerNumbers:
+    def with_values(self, values: Sequence[float]) -> WorkerNumbers:
         """The same page holding other values, e.g. what each series grew by."""
         return replace(self, values=values)
 
@@ -119,10 +120,9 @@ class WorkerNumbers:
     def _total(self, found: tuple[Value, ...] | None, across: Across) -> float | None:
         if found is None:
             return None
-        if len(found) == 1 and len(found[0].at) == 1:  # nearly always
-            value = self.values[found[0].at[0]]
-            return value if -LARGEST <= value <= LARGEST else None
-        return _over(across, _by_rank(self.values, found, across).values())
+        if across is Across.MEAN:  # of the ranks, whatever else tells their values apart
+            return _over(across, _by_rank(self.values, found, across).values())
+        return _over(across, [value for _, value in _usable(self.values, found)])
 
     def _merged(self, histograms: Iterable[Buckets]) -> Distribution | None:
         parts: list[Distribution] = []
@@ -185,15 +185,15 @@ class WorkerPageReader:
         }
 
 
-def counts_of(values: array[float], buckets: Buckets) -> tuple[float, ...] | None:
+def counts_of(values: Sequence[float], buckets: Buckets) -> tuple[float, ...] | None:
     """A histogram's cumulative buckets out of a page's values; None if one is unusable, negative or falls."""
-    counts = buckets.pick(values)
+    counts = values.take(buckets.pick) if isinstance(values, Growth) else buckets.pick(values)
     if not counts or not counts[0] >= 0 or not counts[-1] <= LARGEST or not all(map(le, counts, counts[1:])):
         return None
     return counts
 
 
-def distribution(values: array[float], buckets: Buckets) -> Distribution | None:
+def distribution(values: Sequence[float], buckets: Buckets) -> Distribution | None:
     """A histogram out of a page's values; None as in :func:`counts_of`."""
     counts = counts_of(values, buckets)
     if counts is None:
@@ -205,12 +205,27 @@ def distribution(values: array[float], buckets: Buckets) -> Distribution | None:
     return Distribution(bounds, counts, total if -LARGEST <= total <= LARGEST else nan)
 
 
-def _by_rank(values: array[float], found: Iterable[Value], across: Across) -> dict[str, float]:
-    numbers: dict[str, list[float]] = {}
+def _usable(values: Sequence[float], found: Iterable[Value]) -> list[tuple[str, float]]:
+    """(DP rank, value) where there is a usable one: of positions that repeat a value, the largest."""
+    usable: list[tuple[str, float]] = []
     for one in found:
-        usable = [value for value in [values[at] for at in one.at] if -LARGEST <= value <= LARGEST]
-        if usable:
-            numbers.setdefault(one.dp_rank, []).append(max(usable))
+        at = one.at
+        value = values[at[0]]
+        if len(at) > 1:
+            value = max([values[i] for i in at if -LARGEST <= values[i] <= LARGEST], default=nan)
+        if -LARGEST <= value <= LARGEST:
+            usable.append((one.dp_rank, value))
+    return usable
+
+
+def _by_rank(values: Sequence[float], found: Iterable[Value], across: Across) -> dict[str, float]:
+    usable = _usable(values, found)
+    by_rank = dict(usable)
+    if len(by_rank) == len(usable):  # nearly always
+        return by_rank
+    numbers: dict[str, list[float]] = {}
+    for rank, value in usable:
+        numbers.setdefault(rank, []).append(value)
     return {rank: total for rank, some in numbers.items() if (total := _over(across, some)) is not None}
 
 
@@ -220,7 +235,7 @@ def _over(across: Across, numbers: Iterable[float]) -> float | None:
         return None
     if across is Across.MAX:
         return max(known)
-    return sum(known) / (len(known) if across is Across.MEAN else 1)
+    return sum(known) / len(known) if across is Across.MEAN else sum(known)
 
 
 _plans: WeakKeyDictionary[Layout, Plan] = WeakKeyDictionary()

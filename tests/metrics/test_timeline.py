@@ -164,6 +164,18 @@ def test_several_restarts_add_up() -> None:
     assert (window.increase(c.REQUESTS), window.resets) == (7 + 3 + 2 + 0 + 2, 3)
 
 
+def test_a_window_stays_what_it_was_through_a_restart() -> None:
+    story = Story()
+    for at, value in ((0.0, 10), (1.0, 14)):
+        story.add(at, requests(value))
+    before = story.between(0, 1)
+    story.add(2, requests(1))
+    story.add(3, requests(math.nan))
+    story.add(4, requests(9))
+    assert before.increase(c.REQUESTS) == 4
+    assert story.between(0, 4).increase(c.REQUESTS) == 4 + 9
+
+
 def test_a_histogram_restarts_as_a_whole() -> None:
     story = Story()
     story.add(0, page({}, ttft=(1, 50, 90)))
