@@ -77,8 +77,7 @@ async def test_snapshots_arrive_from_a_thread_of_their_own(stub: StubServer) -> 
         assert (only.key, only.role, only.state) == (f"127.0.0.1:{stub.port}", Role.DECODE, State.OK)
         assert only.usable is True
         assert snapshot.decode.backlog.total == 1
-        later = await seen(monitor, lambda s: len(s.decode.trends["running"]) >= 3)
-        assert later.number > snapshot.number
+        await seen(monitor, lambda s: s.number > snapshot.number and len(s.decode.trends["running"]) >= 3)
         history = monitor.history(only.key)
         assert history is not None
         assert history.interval_s == 0.05
