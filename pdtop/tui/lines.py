@@ -46,9 +46,9 @@ def _cells(line: Line) -> list[tuple[str, Tone]]:
 
 def to_strip(line: Line, palette: Palette, width: int, base: Style | None = None) -> Strip:
     """``line`` as a strip of exactly ``width`` cells; ``base`` (with a background) lies under every run."""
-    under = base or Style.null()
-    segments = [Segment(words, under + palette[tone]) for words, tone in line if words]
-    return Strip(segments).adjust_cell_length(width, under + palette[Tone.TEXT]).crop(0, width)
+    styles = palette.on(base or Style.null())
+    segments = [Segment(words, styles[tone]) for words, tone in line if words]
+    return Strip(segments).adjust_cell_length(width, styles[Tone.TEXT]).crop(0, width)
 
 
 def line_width(line: Line) -> int:

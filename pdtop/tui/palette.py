@@ -40,9 +40,17 @@ class Palette:
     def __init__(self, tones: Mapping[Tone, Style] | None = None) -> None:
         given = tones or {}
         self._styles = {t: given[t] if t in given else Style.parse(PLAIN[t] or "none") for t in Tone}
+        self._on: dict[Style, dict[Tone, Style]] = {}
 
     def __getitem__(self, tone: Tone) -> Style:
         return self._styles[tone]
+
+    def on(self, base: Style) -> Mapping[Tone, Style]:
+        """The styles of all tones with ``base`` under them."""
+        styles = self._on.get(base)
+        if styles is None:
+            styles = self._on[base] = {tone: base + style for tone, style in self._styles.items()}
+        return styles
 
 
 class Look:

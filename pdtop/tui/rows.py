@@ -21,8 +21,6 @@ ROW_SHARE = 0.25
 #: Tones that fade when the numbers are old.
 _FADES = frozenset({Tone.TEXT, Tone.MUTED, Tone.TREND, Tone.BAR, Tone.OK, Tone.WARNING, Tone.CRITICAL})
 
-_GAP = (" ", Tone.TEXT)
-
 
 def spans(columns: Sequence[Column]) -> list[tuple[int, int]]:
     """First and last-plus-one cell of the gutter and of each column."""
@@ -86,10 +84,17 @@ def nobody(view: PoolView) -> Cells:
 def line(cells: Cells) -> Line:
     """``cells`` as one line."""
     out = list(cells[0]) if cells else []
-    for index, cell in enumerate(cells[1:]):
-        if index:
-            out.append(_GAP)
-        out += cell
+    gap = ""
+    for cell in cells[1:]:
+        # The gap joins the filling of a right-aligned cell: fewer pieces make a faster strip.
+        if cell and cell[0][1] is Tone.TEXT:
+            out.append((gap + cell[0][0], Tone.TEXT))
+            out += cell[1:]
+        else:
+            if gap:
+                out.append((gap, Tone.TEXT))
+            out += cell
+        gap = " "
     return tuple(out)
 
 

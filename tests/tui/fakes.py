@@ -403,15 +403,8 @@ HOSTILE = "[/qwen] [red]x"
 def hostile(number: int = 100) -> Snapshot:
     """Markup, control characters, wide and endless names everywhere outside text can get in."""
     base = moment(number)
-    nasty = (
-        HOSTILE,
-        "\x1b[31mred\x07\x9b",
-        "日本-ワーカー-7",
-        "a" * 300,
-        "x\u202egnp.exe\u200b",
-        "[link=x]y",
-        "e\u0301te",
-    )
+    nasty = (HOSTILE, "\x1b[31mred\x07\x9b", "日本-ワーカー-7", "a" * 300,
+             "x\u202egnp.exe\u200b", "[link=x]y", "e\u0301te")  # fmt: skip
     workers = tuple(
         replace(w, name=name, reason=name, identity=replace(w.identity, model=HOSTILE, flags={name: name}))
         for w, name in zip(base.workers, nasty, strict=True)
