@@ -83,6 +83,16 @@ async def test_enter_opens_the_worker_and_escape_comes_back() -> None:
         assert shown(app) is OverviewScreen
 
 
+async def test_a_key_right_after_tab_already_means_the_other_pool() -> None:
+    app = console(fakes.moment())
+    async with running(app) as (pilot, _):
+        app.simulate_key("tab")
+        app.simulate_key("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, WorkerScreen)
+        assert app.screen.key == "10.0.2.21:30001"
+
+
 async def test_f_lists_the_findings_and_enter_opens_the_worker_concerned() -> None:
     app = console(fakes.moment())
     async with running(app) as (pilot, _):

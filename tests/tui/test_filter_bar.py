@@ -29,6 +29,16 @@ async def test_a_filter_narrows_while_it_is_typed_and_stays_as_a_chip() -> None:
         assert "of 7 workers" not in screen_text(app)
 
 
+async def test_a_letter_right_after_the_slash_is_already_typed() -> None:
+    app = console(fakes.moment())
+    async with running(app) as (pilot, screen):
+        for key in ("slash", "q", "f"):
+            app.simulate_key(key)
+        await pilot.pause()
+        assert app.screen is screen
+        assert screen.query_one(Input).value == "qf"
+
+
 async def test_a_wrong_filter_says_why_and_changes_nothing() -> None:
     app = console(fakes.moment())
     async with running(app) as (pilot, screen):

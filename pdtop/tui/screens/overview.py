@@ -171,7 +171,7 @@ class OverviewScreen(ConsoleScreen):
         tables = [p.table for p in self.panes if p.display]
         place = tables.index(event.table) + event.direction
         if 0 <= place < len(tables):
-            tables[place].focus()
+            self.set_focus(tables[place])
             tables[place].move_cursor(0 if event.direction > 0 else len(tables[place].keys) - 1)
 
     @on(WorkerTable.Opened)
@@ -184,7 +184,7 @@ class OverviewScreen(ConsoleScreen):
         if event.done:
             shown = [p.table for p in self.panes if p.display]
             table = next((t for t in (self.table, *shown) if t.keys), self.table)
-            table.focus()
+            self.set_focus(table)
             if table.cursor_row is None:
                 table.move_cursor(0)
         self.refresh_bindings()
@@ -206,7 +206,7 @@ class OverviewScreen(ConsoleScreen):
 
     def action_next_pool(self) -> None:
         tables = [p.table for p in self.panes if p.display]
-        tables[(tables.index(self.table) + 1) % len(tables)].focus()
+        self.set_focus(tables[(tables.index(self.table) + 1) % len(tables)])
 
     def action_sort(self) -> None:
         table = self.table
