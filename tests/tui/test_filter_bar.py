@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.widgets import Input
 
 from tests.tui import fakes
@@ -32,8 +33,8 @@ async def test_a_filter_narrows_while_it_is_typed_and_stays_as_a_chip() -> None:
 async def test_a_letter_right_after_the_slash_is_already_typed() -> None:
     app = console(fakes.moment())
     async with running(app) as (pilot, screen):
-        for key in ("slash", "q", "f"):
-            app.simulate_key(key)
+        for key, character in (("slash", "/"), ("q", "q"), ("f", "f")):
+            app.post_message(events.Key(key, character))
         await pilot.pause()
         assert app.screen is screen
         assert screen.query_one(Input).value == "qf"
