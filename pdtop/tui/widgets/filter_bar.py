@@ -55,7 +55,7 @@ class FilterBar(Horizontal):
         field.display = self.display = True
         field.value = self.filter.text
         field.cursor_position = len(field.value)
-        self.screen.set_focus(field)  # at once: the next key is already a letter of the filter
+        self.screen.set_focus(field)  # at once: the next key is no binding any more
 
     def clear(self) -> None:
         """Show everyone again."""
