@@ -166,6 +166,9 @@ class RouterOpinion:
     share: float | None = None  # of its pool's dispatches in the window
     failure_rate: float | None = None  # failed part of its dispatches in the window
     weight: float | None = None
+    role: Role | None = None  # as its list says
+    bootstrap_port: int | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +346,20 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference between config.toml, a router and a worker. ``kind`` is a stable word for scripts:
+
+    not_in_router, not_in_config, role, bootstrap_port, drain, weight, model, version, key, health.
+    """
+
+    worker: str
+    kind: str
+    text: str
+    router: str | None = None
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Goodput:
     """Share of requests within the SLO in the window, from config's ``[slo]``."""
 
@@ -377,6 +394,7 @@ class Snapshot:
     tpot: Latency | None = None
     goodput: Goodput | None = None
     findings: tuple[Finding, ...] = ()
+    drift: tuple[Drift, ...] = ()  # config.toml, routers and workers against each other
     read_only: bool = True
     config_error: str = ""  # red line: config.toml is broken, the last good one is in force
     notices: tuple[str, ...] = ()

@@ -76,6 +76,12 @@ class Server(Table):
     )
     admin_key_env: str = Field("PDTOP_ADMIN_KEY", description="variable with the key for admin calls")
     ca_file: str | None = Field(None, description="PEM file of the CA that signed router and workers")
+    replica_urls: Annotated[tuple[WebAddress, ...], BeforeValidator(_as_tuple)] = Field(
+        (), description="further routers in front of the same workers; every change goes to each"
+    )
+    restart_command: Texts = Field(
+        (), description="restarts the router, as words without a shell: for changes that need it"
+    )
 
     @property
     def router_url(self) -> str:
@@ -108,6 +114,9 @@ class WorkerTable(Table):
     host: str | None = Field(None, description="machine it runs on, for transfer costs")
     rack: str | None = None
     metrics_url: WebAddress | None = None
+    api_key_env: str | None = Field(
+        None, description="variable with this worker's key; absent: [server] api_key_env"
+    )
 
 
 class Pool(Table):
@@ -202,6 +211,10 @@ class Console(Table):
     window_secs: Positive = Field(30.0, description="for rates, shares and percentiles")
     max_body_mib: Positive = 16.0
     read_only: bool = True
+    drain_timeout_secs: Positive = Field(1800.0, description="then a drain asks what to do; it never aborts")
+    confirm_share: Share = Field(
+        0.5, description="a worker's name must be typed to take this part of a pool's capacity away"
+    )
     theme: str | None = None
     mouse: bool = True
     levels: Levels = Levels()

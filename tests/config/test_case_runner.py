@@ -217,7 +217,7 @@ CONFIRM: Json = {"do": "confirm"}
                 "rows": ["10.0.1.11:30001", "10.0.2.21:30001"],
                 "active": {
                     "decode.worker.'10.0.2.21:30001'": {"drain": False, "weight": 0.5}
-                    | dict.fromkeys(("bootstrap_port", "host", "rack", "metrics_url"))
+                    | dict.fromkeys(("bootstrap_port", "host", "rack", "metrics_url", "api_key_env"))
                 },
                 "by_hand": ["look at it"],
             },
