@@ -12,9 +12,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pdtop.cluster.board import Board, Setting
 from pdtop.cluster.http import Dialler
@@ -24,9 +25,11 @@ from pdtop.cluster.poller import Poller
 from pdtop.cluster.targets import Targets
 from pdtop.config.load import Loaded
 from pdtop.config.problems import Problem, errors
+from pdtop.config.schema import Config
 from pdtop.config.watch import Accepted, ConfigWatch
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 TICK_S = 1.0
 #: Until everybody has answered once, but no longer than EARLY_S, snapshots come at this pace.
@@ -94,6 +97,7 @@ class Monitor:
         self._ready = threading.Event()  # the loop runs and can be asked
         self._first_round = threading.Event()
         self._subscribers: tuple[Callable[[Snapshot], object], ...] = ()
+        self._config_listeners: tuple[Callable[[Accepted, Config | None], object], ...] = ()
         self._trouble: tuple[float, str] | None = None
         self._raw: dict[str, _RawPage] = {}
         self._raw_tasks: set[asyncio.Task[None]] = set()
@@ -151,6 +155,35 @@ class Monitor:
             self._subscribers = tuple(one for one in self._subscribers if one is not callback)
 
         return leave
+
+    def on_config(self, callback: Callable[[Accepted, Config | None], object]) -> None:
+        """Have ``callback`` called on the engine's thread for every config that comes into force.
+
+        Its second argument is the one before.
+        """
+        self._config_listeners = (*self._config_listeners, callback)
+
+    @property
+    def targets(self) -> Targets:
+        """What is watched now."""
+        return self._targets
+
+    @property
+    def config(self) -> Config | None:
+        """The settings in force; None without a config file."""
+        return self._board.setting.config
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run ``work`` on the engine's loop, whatever becomes of the caller."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            work.close()
+            raise RuntimeError("the engine does not run")
+        return asyncio.run_coroutine_threadsafe(work, loop)
+
+    def set_read_only(self, read_only: bool) -> None:
+        """Say so in the snapshots from now on."""
+        self._board.setting = replace(self._board.setting, read_only=read_only)
 
     def history(self, key: str) -> WorkerHistory | None:
         """The past of one worker as a copy; None if it is not watched."""
@@ -239,7 +272,7 @@ class Monitor:
             async for event in events:
                 if not isinstance(event, Accepted) or event.loaded.config is None:
                     continue
-                config = event.loaded.config
+                config, before = event.loaded.config, self._board.setting.config
                 targets = targets_of(config, event.loaded.path)
                 targets = replace(targets, settings=replace(targets.settings, **self._flags))
                 self._targets = targets
@@ -255,6 +288,8 @@ class Monitor:
                 self._board.routers_changed(targets.routers)
                 if self._poller is not None:
                     self._poller.apply(targets)
+                for listener in self._config_listeners:
+                    listener(event, before)
 
     def _assemble(self, *, tick: bool) -> Snapshot:
         board, poller = self._board, self._poller
