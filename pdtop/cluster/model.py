@@ -185,6 +185,7 @@ class Identity:
     max_running_requests: int | None = None
     kv_capacity_tokens: int | None = None
     flags: Mapping[str, str] = field(default_factory=dict)  # other launch arguments worth showing
+    role: Role = Role.UNKNOWN  # what it does now, whatever config and routers take it for
 
 
 @dataclass(frozen=True, slots=True)

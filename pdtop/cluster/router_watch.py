@@ -47,6 +47,9 @@ class _Said:
     inflight: float | None = None
     load: float | None = None
     weight: float | None = None
+    listed_role: Role | None = None
+    bootstrap_port: int | None = None
+    model: str | None = None
     requests: float | None = None
     outcomes: float | None = None
     failures: float | None = None
@@ -233,6 +236,9 @@ class RouterWatch:
             if said.failures is not None and said.outcomes
             else None,
             weight=said.weight,
+            role=said.listed_role,
+            bootstrap_port=said.bootstrap_port,
+            model=said.model,
         )
 
     def _router(self, now: float, span: Span, said: Mapping[str, _Said], roles: Mapping[str, Role]) -> Router:
@@ -325,6 +331,10 @@ def _add_entry(said: _Said, entry: ListedWorker) -> None:
     said.ids = (*said.ids, entry.worker_id) if entry.worker_id else said.ids
     said.load = _added(said.load, entry.load)
     said.weight = entry.weight if said.weight is None else said.weight
+    if said.listed_role is None and entry.role is not Role.UNKNOWN:
+        said.listed_role = entry.role
+    said.bootstrap_port = entry.bootstrap_port if said.bootstrap_port is None else said.bootstrap_port
+    said.model = entry.model if said.model is None else said.model
     if entry.health is not None:
         worst = (said.health, entry.health) if said.health is not None else (entry.health,)
         said.health = max(worst, key=lambda health: _HEALTH_RANK[health])

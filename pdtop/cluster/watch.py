@@ -363,18 +363,33 @@ class WorkerWatch:
         newest = self._timeline.newest
         version = loads.version if loads is not None else None
         model = newest.model_name if newest is not None else None
-        key = (identity, version, model, capacity)
+        role = self._own_role()
+        key = (identity, role, version, model, capacity)
         if self._who is None or self._who[0] != key:
             self._who = (
                 key,
                 replace(
                     identity,
+                    role=role,
                     version=identity.version or version,
                     model=identity.model or model or None,
                     kv_capacity_tokens=int(capacity) if capacity is not None else identity.kv_capacity_tokens,
                 ),
             )
         return self._who[1]
+
+    def _own_role(self) -> Role:
+        """As the worker says it now: a role can be switched while it runs, and its page's labels stay."""
+        told: list[tuple[float, Role]] = []
+        if self._info is not None:
+            told.append((self._info.at, self._info.role))
+        if self._good_loads is not None and self._good_loads.loads is not None:
+            told.append((self._good_loads.at, self._good_loads.loads.role))
+        known = [(at, role) for at, role in told if role is not Role.UNKNOWN]
+        if known:
+            return max(known, key=lambda one: one[0])[1]
+        newest = self._timeline.newest
+        return role_of_page(newest) if newest is not None else Role.UNKNOWN
 
     def _ranks_expected(self, queued: Queues | None) -> int | None:
         sizes = [self._info.identity.dp_size if self._info is not None else None]
