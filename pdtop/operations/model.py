@@ -334,8 +334,32 @@ EMPTY_VIEW = View()
 
 
 @dataclass(frozen=True, slots=True)
+class KeyChange:
+    """One key of config.toml before and after, as TOML text; None = not set.
+
+    ``hidden``: a secret is involved, so neither value is kept.
+    """
+
+    path: tuple[str, ...]
+    before: str | None = None
+    after: str | None = None
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What one operation did to config.toml: enough to say it and to take it back."""
+
+    digest_before: str
+    digest_after: str
+    backup: str = ""  # name of the kept bytes from before
+    keys: tuple[KeyChange, ...] = ()
+    made: tuple[tuple[str, ...], ...] = ()  # tables that were not there before
+
+
+@dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One line of the audit log."""
+    """One attempt in the audit log, from its begin to its end; ``outcome`` is "" while it is not ended."""
 
     id: str
     at: float  # epoch seconds
@@ -354,4 +378,8 @@ class LogEntry:
     calls: tuple[Call, ...] = ()
     undone_by: str = ""
     undoable: bool = False
+    undoes: str = ""  # the entry that this one took back, or was to take back
+    change: FileChange | None = None  # of config.toml; while not ended, the one that was planned
+    pid: int = 0
+    process: str = ""  # tells the process from a later one with the same pid
     extra: dict[str, str] = field(default_factory=dict)
