@@ -15,8 +15,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 Engine = Literal["embedded", "smg", "sglang-router", "external"]
 
+#: What the embedded router means by load.
+Measure = Literal["requests", "running_waiting", "tokens"]
+
 #: Policies of sglang-router 0.3.2, smg 1.13.0 and the embedded router; a pool may use another one only
-#: with ``engine = "external"``. ``bucket`` exists for prefill alone.
+#: with ``engine = "external"``. ``bucket`` exists for prefill alone, ``pair_aware`` in the embedded router.
 POLICIES = (
     "cache_aware",
     "power_of_two",
@@ -28,6 +31,7 @@ POLICIES = (
     "prefix_hash",
     "passthrough",
     "bucket",
+    "pair_aware",
 )
 
 
@@ -78,6 +82,9 @@ class Server(Table):
     ca_file: str | None = Field(None, description="PEM file of the CA that signed router and workers")
     replica_urls: Annotated[tuple[WebAddress, ...], BeforeValidator(_as_tuple)] = Field(
         (), description="further routers in front of the same workers; every change goes to each"
+    )
+    request_timeout_secs: Positive = Field(
+        1800.0, description="longest that the embedded router lets one request take"
     )
     restart_command: Texts = Field(
         (), description="restarts the router, as words without a shell: for changes that need it"
@@ -157,8 +164,18 @@ class Slo(Table):
 
 
 class LoadWeights(Table):
-    """``[load]``: load = running + backlog + tokens/1000 + 10·kv_use, each with its weight."""
+    """``[load]``: load = running + backlog + tokens/1000 + 10·kv_use, each with its weight.
 
+    ``measure`` and ``cache_benefit`` are for the embedded router's choices.
+    """
+
+    measure: Measure = Field(
+        "running_waiting",
+        description="requests: sent by this router; running_waiting: others' too; tokens: the whole sum",
+    )
+    cache_benefit: NotNegative = Field(
+        4.0, description="what a prompt that is cached as a whole is worth, in units of load"
+    )
     running: NotNegative = 1.0
     backlog: NotNegative = 1.0
     per_1000_tokens: NotNegative = 1.0
