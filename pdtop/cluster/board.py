@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pdtop.cluster import assemble
 from pdtop.cluster.derive import Derived
+from pdtop.cluster.desired import Desired, desired
 from pdtop.cluster.model import Finding, Pool, Role, RouterOpinion, Snapshot, State, Worker
 from pdtop.cluster.period import Span
 from pdtop.cluster.readings import (
@@ -22,6 +23,7 @@ from pdtop.cluster.targets import RouterTarget, WorkerTarget
 from pdtop.cluster.trends import Trends, trend_points
 from pdtop.cluster.watch import LOADS_FRESH_S, STALE_AFTER_S, WINDOW_POINTS, About, WorkerWatch
 from pdtop.config.schema import Config, Slo
+from pdtop.insight.drift import differences
 from pdtop.insight.findings import NOTHING, Memory, judge
 from pdtop.insight.slo import goodput
 
@@ -71,6 +73,7 @@ class Board:
         self._routers: dict[str, RouterWatch] = {}
         self._notices: tuple[str, ...] = ()
         self._memory: Memory = NOTHING
+        self._named: tuple[Config | None, Mapping[str, Desired]] = (None, {})
         self._number = 0
         self._pool_trends = {role: Trends(tick_s) for role in POOLS}
 
@@ -212,6 +215,7 @@ class Board:
         pools = [self._pool(role, workers, derived, views, tick) for role in POOLS]
         self._number += 1
         snapshot = self._headline(workers, pools, views, wall, span, derived)
+        snapshot = replace(snapshot, drift=differences(self._named_by_file(), snapshot))
         judgement = judge(snapshot, now, self._memory, given=self.setting.given)
         self._memory = judgement.memory
         return replace(snapshot, findings=judgement.findings)
@@ -252,6 +256,13 @@ class Board:
             config_error=setting.config_error,
             notices=(*setting.notices, *self._notices),
         )
+
+    def _named_by_file(self) -> Mapping[str, Desired]:
+        """The file's workers, found anew only when the file is."""
+        config = self.setting.config
+        if config is not self._named[0]:
+            self._named = (config, desired(config) if config is not None else {})
+        return self._named[1]
 
     def _watch(self, about: About) -> WorkerWatch:
         return WorkerWatch(

@@ -77,6 +77,16 @@ def to_dict(snapshot: Snapshot) -> Json:
             }
             for finding in worst_first(snapshot.findings)
         ],
+        "drift": [
+            {
+                "worker": clean(drift.worker),
+                "kind": clean(drift.kind),
+                "text": clean(drift.text),
+                "router": _text(drift.router),
+                "fix": clean(drift.fix),
+            }
+            for drift in snapshot.drift
+        ],
     }
 
 
@@ -198,6 +208,9 @@ def _opinion(opinion: RouterOpinion) -> Json:
         "share": _number(opinion.share),
         "failure_rate": _number(opinion.failure_rate),
         "weight": _number(opinion.weight),
+        "role": opinion.role.value if opinion.role is not None else None,
+        "bootstrap_port": opinion.bootstrap_port,
+        "model": _text(opinion.model),
     }
 
 
@@ -228,6 +241,7 @@ def _identity(identity: Identity) -> Json:
         "max_running_requests": identity.max_running_requests,
         "kv_capacity_tokens": identity.kv_capacity_tokens,
         "flags": {clean(name): clean(value) for name, value in identity.flags.items()},
+        "role": identity.role.value,
     }
 
 

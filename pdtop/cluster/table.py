@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ _LETTERS = {Role.PREFILL: "P ", Role.DECODE: "D "}
 def render(snapshot: Snapshot, width: int, colour: bool = True) -> Text:
     """All of it in lines of at most ``width`` cells (20 at least); without ``colour`` no styles at all."""
     width = max(width, _MIN_WIDTH)
-    blocks = [_headline(snapshot, width), _findings(snapshot, width)]
+    blocks = [_headline(snapshot, width), [*_findings(snapshot, width), *_drift(snapshot, width)]]
     for title, pool, columns in (
         ("PREFILL", snapshot.prefill, _PREFILL),
         ("DECODE", snapshot.decode, _DECODE),
@@ -165,6 +166,17 @@ def _findings(snapshot: Snapshot, width: int) -> list[Text]:
     read = not READABLE.isdisjoint(state for state in states if state is not None)
     none = Text("✓ no findings", style="green") if read else Text("nothing could be read", style="dim")
     return _wrap(none, width, indent=2)
+
+
+def _drift(snapshot: Snapshot, width: int) -> list[Text]:
+    """How much differs, by kind; each difference itself is in the JSON."""
+    kinds = Counter(drift.kind.replace("_", " ") for drift in snapshot.drift)
+    if not kinds:
+        return []
+    total = kinds.total()
+    many = "1 difference" if total == 1 else f"{total} differences"
+    parts = ", ".join(f"{number} {words.clean(kind)}" for kind, number in kinds.items())
+    return _wrap(Text(f"≠ {many} between config.toml, routers and workers ({parts})"), width, indent=2)
 
 
 def _whose(finding: Finding, snapshot: Snapshot) -> str:

@@ -22,6 +22,7 @@ from pdtop.cluster.export import COLUMNS, SCHEMA, dumps, schema, to_csv, to_dict
 from pdtop.cluster.model import (
     Backlog,
     Breaker,
+    Drift,
     Finding,
     Goodput,
     Health,
@@ -256,6 +257,30 @@ def test_outside_text_stays_in_one_harmless_line() -> None:
     )
 
 
+def test_drift_and_what_each_of_the_three_says() -> None:
+    said = RouterOpinion("r0", role=Role.DECODE, bootstrap_port=8998, model="m")
+    one = prefill(opinions=(said,), identity=Identity(role=Role.PREFILL))
+    drift = (
+        Drift(one.key, "role", "role: router says decode, engine says prefill", "r0", "restart it"),
+        Drift("10.0.2.9:30001", "not_in_router", "in config, not in router"),
+    )
+    exported = to_dict(snapshot(one, drift=drift))
+    VALIDATOR.validate(exported)
+    assert exported["drift"][0] == {
+        "worker": one.key,
+        "kind": "role",
+        "text": "role: router says decode, engine says prefill",
+        "router": "r0",
+        "fix": "restart it",
+    }
+    assert exported["drift"][1]["router"] is None
+    opinion = exported["workers"][0]["router"]
+    assert (opinion["role"], opinion["bootstrap_port"], opinion["model"]) == ("decode", 8998, "m")
+    assert exported["workers"][0]["identity"]["role"] == "prefill"
+    lines = render(snapshot(drift=drift), 100, colour=False).plain.splitlines()
+    assert "≠ 2 differences between config.toml, routers and workers (1 role, 1 not in router)" in lines
+
+
 # The schema ----------------------------------------------------------------------------------------------
 
 
@@ -312,6 +337,7 @@ def test_states_and_roles_of_the_schema_are_the_models() -> None:
     assert definitions["finding"]["properties"]["severity"]["enum"] == list(Severity)
 
 
+DRIFTS = schema()["$defs"]["drift"]["properties"]["kind"]["enum"]
 BOUNDS = (0.1, 1.0, 60.0, INF)
 TEXTS = st.text(st.characters(codec=None), max_size=12)
 COUNTS = st.integers(0, 10**12)
@@ -395,6 +421,9 @@ SNAPSHOTS = st.builds(
             NUMBERS,
         ),
         max_size=2,
+    ).map(tuple),
+    drift=st.lists(
+        st.builds(Drift, TEXTS, st.sampled_from(DRIFTS), TEXTS, st.none() | TEXTS, TEXTS), max_size=2
     ).map(tuple),
     config_error=TEXTS,
     notices=st.tuples(TEXTS),
