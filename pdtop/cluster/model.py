@@ -238,6 +238,7 @@ class Worker:
     share: float | None = None  # of its pool's dispatches in the window (router's count, else own)
     transfer_failures: float | None = None  # in the window
     resets: int = 0  # restarts seen in the window
+    finished: float | None = None  # requests since it started, health checks not counted; look at its growth
     ranks: tuple[Rank, ...] = ()
     ranks_expected: int | None = None
     opinions: tuple[RouterOpinion, ...] = ()

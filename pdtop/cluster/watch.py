@@ -241,6 +241,7 @@ class WorkerWatch:
             transfer_failures=derived.transfer_failures if derived else None,
             share=share,
             resets=derived.resets if derived else 0,
+            finished=self._finished(page_good),
             ranks=_with_rates(numbers.ranks, derived),
             ranks_expected=self._ranks_expected(queued),
             opinions=tuple(opinions),
@@ -285,6 +286,10 @@ class WorkerWatch:
             self._gauges = (newest, role, from_page(newest, role))
         page = self._gauges[2]
         return page if loads is None else completed(loads, page, role)
+
+    def _finished(self, page_good: bool) -> float | None:
+        newest = self._timeline.newest
+        return newest.counter(catalogue.REQUESTS) if newest is not None and page_good else None
 
     def _fresh_queues(self, now: float) -> Queues | None:
         """Out of ``/v1/loads`` if its newest answer is good and young; it is then fresher than any gauge."""
