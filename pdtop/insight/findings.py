@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from pdtop.cluster.model import Finding, Role, Severity, Snapshot
-from pdtop.insight import balance, headline, pressure, reach
+from pdtop.insight import balance, headline, launch, pressure, reach
 from pdtop.insight.levels import DEFAULT_LEVELS, Levels
 
 #: Seconds for which a kind must be seen without a break before it is told. All others are told at once.
@@ -160,6 +160,7 @@ def _raw(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     yield from headline.findings(snapshot, levels)
     yield from pressure.pool_findings(snapshot, levels)
     yield from balance.findings(snapshot, levels)
+    yield from launch.findings(snapshot)
     for worker in snapshot.workers:
         yield from reach.worker_findings(worker, snapshot, levels)
         yield from pressure.worker_findings(worker, snapshot, levels)
