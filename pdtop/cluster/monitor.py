@@ -368,7 +368,10 @@ class Monitor:
         )
         try:
             answer = await dialler.get(
-                target.metrics or target.address, "/metrics", timeout_s=settings.timeout_s, key=settings.key
+                target.metrics or target.address,
+                "/metrics",
+                timeout_s=settings.timeout_s,
+                key=target.bearer(settings),
             )
         finally:
             dialler.close()

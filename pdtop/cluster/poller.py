@@ -281,8 +281,12 @@ def _cancel(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _asked_alike(one: WorkerTarget, other: WorkerTarget) -> bool:
-    """True if the same places are dialled for both."""
-    return (one.address, one.metrics) == (other.address, other.metrics)
+    """True if the same places are dialled for both, with the same key."""
+    return _asking(one) == _asking(other)
+
+
+def _asking(target: WorkerTarget) -> tuple[object, ...]:
+    return target.address, target.metrics, target.key_variable, target.own_key
 
 
 def _allow_files(count: int) -> None:

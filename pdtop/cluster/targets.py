@@ -14,7 +14,7 @@ from pdtop.cluster.address import Address, AddressError
 from pdtop.cluster.http import MAX_BODY_BYTES, BearerKey, KeyRefusedError
 from pdtop.cluster.model import Role
 from pdtop.cluster.readings import ListedWorker
-from pdtop.config.schema import Config, Pool
+from pdtop.config.schema import Config, Pool, Server
 
 ROUTER_PORT = 30000  # default of sglang-router and smg
 
@@ -25,6 +25,7 @@ class WorkerTarget:
 
     ``metrics`` is where its metrics are read if not at the address itself. ``ranks`` are the DP ranks that
     addresses named ("0", "1"), empty if none did. ``source``: ``config``, ``arguments`` or ``router``.
+    ``key_variable``: the variable with this worker's own key ("": it has none, the common one counts).
     """
 
     key: str
@@ -37,6 +38,12 @@ class WorkerTarget:
     metrics: Address | None = None
     ranks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    key_variable: str = ""
+    own_key: BearerKey | None = None
+
+    def bearer(self, settings: PollSettings) -> BearerKey | None:
+        """The key to ask it with. Without its own one nothing is sent: the common key is not for it."""
+        return self.own_key if self.key_variable else settings.key
 
     def is_called(self, key: str) -> bool:
         return key == self.key or key in self.aliases
@@ -86,15 +93,10 @@ def from_config(
     """Targets of a config file. Relative paths in it are taken from ``folder``."""
     notices: list[str] = []
     settings = _settings(config, folder, environ, notices)
-    routers: tuple[RouterTarget, ...] = ()
-    if config.server.names_router:
-        try:
-            routers = (_router(config.server.router_url, config.server.metrics_url, config.server.engine),)
-        except AddressError as error:
-            notices.append(f"router: {error}")
+    routers = _routers(config.server, notices)
     workers = [
-        *_pool(config.prefill, Role.PREFILL, notices),
-        *_pool(config.decode, Role.DECODE, notices),
+        *_pool(config.prefill, Role.PREFILL, environ, notices),
+        *_pool(config.decode, Role.DECODE, environ, notices),
     ]
     return Targets(cluster, routers, _folded(workers, notices), settings, tuple(notices))
 
@@ -227,12 +229,29 @@ def _connect_to(written: Mapping[str, str], notices: list[str]) -> dict[str, str
     return found
 
 
-def _key(variable: str, environ: Mapping[str, str] | None, notices: list[str]) -> BearerKey | None:
+def _key(variable: str | None, environ: Mapping[str, str] | None, notices: list[str]) -> BearerKey | None:
     try:
         return BearerKey.from_env(variable, environ)
     except KeyRefusedError as error:
         notices.append(f"{error}; it is not sent")
         return None
+
+
+def _routers(server: Server, notices: list[str]) -> tuple[RouterTarget, ...]:
+    """The router of the file and its replicas, each once."""
+    written = [(server.router_url, server.metrics_url)] if server.names_router else []
+    written += [(url, None) for url in server.replica_urls]
+    found: dict[str, RouterTarget] = {}
+    for url, metrics_url in written:
+        try:
+            router = _router(url, metrics_url, server.engine)
+        except AddressError as error:
+            notices.append(f"router: {error}")
+            continue
+        if router.address.key in found:
+            notices.append(f"router {router.name} stands in the file twice")
+        found.setdefault(router.address.key, router)
+    return tuple(found.values())
 
 
 def _router(url: str, metrics_url: str | None, engine: str | None) -> RouterTarget:
@@ -241,7 +260,9 @@ def _router(url: str, metrics_url: str | None, engine: str | None) -> RouterTarg
     return RouterTarget(address.shown_as, address, metrics, None if engine == "external" else engine)
 
 
-def _pool(pool: Pool, role: Role, notices: list[str]) -> list[WorkerTarget]:
+def _pool(
+    pool: Pool, role: Role, environ: Mapping[str, str] | None, notices: list[str]
+) -> list[WorkerTarget]:
     workers: list[WorkerTarget] = []
     for written in pool.workers:
         own = pool.settings_of(written)
@@ -264,6 +285,8 @@ def _pool(pool: Pool, role: Role, notices: list[str]) -> list[WorkerTarget]:
                 draining=own.drain,
                 metrics=metrics,
                 ranks=_ranks(address),
+                key_variable=own.api_key_env or "",
+                own_key=_key(own.api_key_env, environ, notices),
             )
         )
     return workers

@@ -70,7 +70,8 @@ class WorkerClient:
         self._restarts = 0
         self._page = WorkerPageReader()
         self._pids: frozenset[str] = frozenset()
-        self._keys = KeyUse(settings.key_variable, settings.key is not None)
+        self._key = target.bearer(settings)
+        self._keys = KeyUse(target.key_variable or settings.key_variable, self._key is not None)
 
     def loops(self) -> tuple[Callable[[], Coroutine[None, None, None]], ...]:
         """What to run, each on its own. A gRPC worker has at most a metrics page, at another address."""
@@ -95,7 +96,7 @@ class WorkerClient:
             while not await self._pace.sleep_until(schedule.due):
                 schedule.repace(self._pace.interval_s)
             answer = await self._dialler.get(
-                place, METRICS, timeout_s=self._settings.timeout_s, key=self._settings.key
+                place, METRICS, timeout_s=self._settings.timeout_s, key=self._key
             )
             reading, ready = await self._read(answer)
             del answer  # or hundreds of pages are kept while their loops sleep
@@ -180,7 +181,7 @@ class WorkerClient:
             self.target.address,
             path,
             timeout_s=self._settings.timeout_s if timeout_s is None else timeout_s,
-            key=self._settings.key,
+            key=self._key,
         )
 
     async def _until_restart(self, restarts: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from pdtop.cluster.readings import (
     RouterMetricsReading,
     RouterReading,
 )
-from pdtop.cluster.targets import Targets, WorkerTarget, from_lists, from_router
+from pdtop.cluster.targets import Targets, WorkerTarget, from_config, from_lists, from_router
+from pdtop.config.schema import Config
 from tests.cluster.stub_server import Reply, Request, StubServer, by_path
 from tests.cluster.virtual_time import run
 
@@ -316,6 +318,28 @@ def test_a_new_config_is_applied_while_it_runs() -> None:
     assert asked(servers[0])["/server_info"] == 1
     assert max(record.times("metrics", key(servers[1]))) < 4.5
     assert min(record.times("metrics", key(servers[2]))) == pytest.approx(4.5, abs=0.1)
+
+
+def test_a_worker_s_own_key_is_sent_to_it_alone_and_a_new_one_is_used_at_once() -> None:
+    def with_keys(variable: str, servers: list[StubServer]) -> Targets:
+        first, second = (key(server) for server in servers)
+        raw = {"decode": {"workers": [first, second], "worker": {first: {"api_key_env": variable}}}}
+        environ = {"PDTOP_API_KEY": "common", "OLD": "old", "NEW": "new"}
+        return from_config(Config.model_validate(raw), cluster="c", folder=Path(), environ=environ)
+
+    async def act(poller: Poller, servers: list[StubServer]) -> None:
+        for variable in ("NEW", "UNSET"):
+            await asyncio.sleep(3.0)
+            poller.apply(with_keys(variable, servers))
+        await asyncio.sleep(3.0)
+
+    refused = {path: Reply(401) for path in ("/metrics", "/v1/loads", "/ready", "/server_info")}
+    record, servers = watch(refused, worker(), act=act, make=lambda s: with_keys("OLD", s))
+    sent = [request.headers.get("authorization") for request in servers[0].requests]
+    assert list(dict.fromkeys(sent)) == ["Bearer old", "Bearer new", None]
+    assert {request.headers.get("authorization") for request in servers[1].requests} == {"Bearer common"}
+    assert len(record.times("metrics", key(servers[1]))) == 5  # undisturbed
+    assert "UNSET" in record.last("metrics", key(servers[0])).fix
 
 
 def test_other_settings_start_all_anew() -> None:

@@ -90,6 +90,42 @@ def test_everything_that_a_config_can_say() -> None:
     assert "CLUSTER_KEY" in repr(found)
 
 
+def test_replicas_are_routers_too_each_once() -> None:
+    server = {
+        "url": "http://10.0.0.1:30000",
+        "metrics_url": "http://10.0.0.1:29000",
+        "engine": "smg",
+        "replica_urls": ["http://10.0.0.2:30000", "http://10.0.0.1:30000/", "http://10.0.0.3:x"],
+    }
+    found = targets({"server": server})
+    assert [(r.name, r.engine, r.metrics is not None) for r in found.routers] == [
+        ("10.0.0.1:30000", "smg", True),
+        ("10.0.0.2:30000", "smg", False),
+    ]
+    assert len(found.notices) == 2
+    assert "twice" in found.notices[0]
+    assert "port" in found.notices[1]
+    alone = targets({"server": {"replica_urls": ["http://10.0.0.2:30000"]}})
+    assert [router.name for router in alone.routers] == ["10.0.0.2:30000"]
+
+
+def test_a_worker_with_a_key_of_its_own() -> None:
+    raw = {
+        "decode": {
+            "workers": ["a:1", "b:1", "c:1"],
+            "worker": {"a:1": {"api_key_env": "OWN"}, "b:1": {"api_key_env": "UNSET"}},
+        }
+    }
+    found = targets(raw, PDTOP_API_KEY="common", OWN="s3cret")
+    own, unset, common = (worker.bearer(found.settings) for worker in found.workers)
+    assert own is not None
+    assert own.authorization == "Bearer s3cret"
+    assert unset is None  # the common key is not meant for it
+    assert common == found.settings.key
+    assert [worker.key_variable for worker in found.workers] == ["OWN", "UNSET", ""]
+    assert "s3cret" not in repr(found)
+
+
 def test_a_mapping_that_cannot_be_read_is_left_out() -> None:
     found = targets({"console": {"connect_to": {"a:1": "b:x", "[fd00::1]:1": "127.0.0.1:2"}}})
     assert found.settings.connect_to == {"[fd00::1]:1": "127.0.0.1:2"}
