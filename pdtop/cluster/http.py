@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from pdtop import __version__
 from pdtop.cluster.address import Address
+from pdtop.cluster.connect import connect
 from pdtop.cluster.model import State
 from pdtop.cluster.readings import Answer
 from pdtop.cluster.wire import Connection, Incoming, NotHttpError, TooLargeError
@@ -214,14 +215,13 @@ class Dialler:
     async def _connect(self, address: Address) -> Connection:
         place = self._connect_to.get(address.netloc, address)
         tls = address.scheme == "https"
+        context = self._tls_context() if tls else None
         _, connection = await asyncio.get_running_loop().create_connection(
             Connection,
-            place.host,
-            place.port,
-            ssl=self._tls_context() if tls else None,
+            sock=await connect(place.host, place.port),
+            ssl=context,
             server_hostname=address.host if tls else None,
             ssl_shutdown_timeout=1.0 if tls else None,
-            happy_eyeballs_delay=0.25,
         )
         return connection
 
