@@ -32,6 +32,11 @@ class Disk:
         """A new file for this user alone; descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
+    def append(self, path: Path) -> int:
+        """A file of our own, made if need be, whose every write goes to its end; descriptor."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags, 0o600)
+
     def write(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
@@ -87,7 +92,7 @@ def replace_file(path: Path, data: bytes, expected: bytes | None, disk: Disk) ->
     blocked = why_not_writable(path, disk)
     if blocked is not None:
         raise Unwritable(blocked)
-    _remove_stale(target, disk)
+    remove_stale(target.parent, _stem(target), disk)
     try:
         with _temporary(target, disk) as (new, descriptor):
             disk.write(descriptor, data)
@@ -95,9 +100,26 @@ def replace_file(path: Path, data: bytes, expected: bytes | None, disk: Disk) ->
             disk.sync(descriptor)
             _expect(target, expected, disk)
             disk.replace(new, target)
-        _sync_folder(target.parent, disk)
+        sync_folder(target.parent, disk)
     except OSError as error:
         raise Unwritable(_in_words(error, target)) from None
+
+
+def put_file(path: Path, data: bytes, disk: Disk) -> None:
+    """Put a file of our own, for this user alone, over whatever was there.
+
+    Raises:
+        Unwritable: not possible; the old file is untouched.
+    """
+    remove_stale(path.parent, _stem(path), disk)
+    try:
+        with _temporary(path, disk) as (new, descriptor):
+            disk.write(descriptor, data)
+            disk.sync(descriptor)
+            disk.replace(new, path)
+        sync_folder(path.parent, disk)
+    except OSError as error:
+        raise Unwritable(_in_words(error, path)) from None
 
 
 @contextlib.contextmanager
@@ -153,7 +175,7 @@ def _keep_attributes(target: Path, descriptor: int) -> None:
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
-def _sync_folder(folder: Path, disk: Disk) -> None:
+def sync_folder(folder: Path, disk: Disk) -> None:
     """The rename survives a power cut only then; a file system that cannot do it is no failure."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -163,10 +185,10 @@ def _sync_folder(folder: Path, disk: Disk) -> None:
             os.close(descriptor)
 
 
-def _remove_stale(target: Path, disk: Disk) -> None:
-    """Temporary files that a killed process left."""
+def remove_stale(folder: Path, stem: str, disk: Disk) -> None:
+    """Temporary files whose name begins so that a killed process left."""
     now = time.time()
-    for found in target.parent.glob(f"{_stem(target)}*"):
+    for found in folder.glob(f"{stem}*"):
         with contextlib.suppress(OSError):
             if now - found.stat().st_mtime > _STALE_S:
                 disk.unlink(found)
