@@ -23,9 +23,15 @@ Ask = Callable[[str, str, bytes | None], Awaitable[Answer]]
 METHODS = ("PATCH", "PUT")
 READ_BACK_S = 5.0
 READ_BACK_EVERY_S = 0.2
+ACCEPTED = frozenset({200, 201, 202, 204})
 _NO_SUCH_METHOD = frozenset({404, 405, 501})
 _NOT_PARTIAL = frozenset({400, 422})  # what a PUT that wants the whole worker answers
 _OUTCOME_UNKNOWN = frozenset({State.TIMEOUT, State.PARTIAL})
+_GATEWAY_GAVE_UP = frozenset({502, 504})  # of a balancer in front: the router may have heard it
+_JOB_RUNS = frozenset({"pending", "processing"})
+
+Sleep = Callable[[float], Awaitable[object]]
+Clock = Callable[[], float]
 
 
 class Result(StrEnum):
@@ -51,18 +57,28 @@ async def change_worker(
     *,
     methods: tuple[str, ...] = METHODS,
     read_back_s: float = READ_BACK_S,
+    hidden: frozenset[str] = frozenset(),
+    clock: Clock | None = None,
+    sleep: Sleep = asyncio.sleep,
 ) -> Changed:
-    """Change ``fields`` of the worker and wait until the router shows them, at most ``read_back_s``."""
+    """Change ``fields`` of the worker and wait until the router shows them, at most ``read_back_s``.
+
+    Of ``hidden`` fields, which the router never shows, only the end of its job can be seen. ``clock`` in
+    seconds; None is the running loop's.
+    """
     path = f"/workers/{worker_id}"
+    read_back = _ReadBack(
+        ask, path, fields, hidden, read_back_s, clock or asyncio.get_running_loop().time, sleep
+    )
     content = json.dumps(dict(fields)).encode()
     refusal = Changed(Result.FAILED, None, "no method to try")
     for method in methods:
         answer = await ask(method, path, content)
-        if answer.failure is None and answer.status in (200, 202, 204):
-            return await _read_back(ask, path, fields, method, answer.status, read_back_s)
-        refusal = Changed(Result.FAILED, None, f"{method}: {_words(answer)}", answer.status)
-        if answer.failure in _OUTCOME_UNKNOWN:  # it may have been heard: only a read can tell
-            found = await _read_back(ask, path, fields, method, answer.status, read_back_s)
+        if accepted(answer):
+            return await read_back(method, answer.status)
+        refusal = Changed(Result.FAILED, None, f"{method}: {words_of(answer)}", answer.status)
+        if outcome_unknown(answer) and not hidden & fields.keys():  # only a read can tell
+            found = await read_back(method, answer.status)
             return found if found.result is Result.DONE else refusal
         if answer.failure is not None or answer.status not in _other_method_after(method):
             break
@@ -73,24 +89,49 @@ def _other_method_after(method: str) -> frozenset[int]:
     return _NO_SUCH_METHOD | _NOT_PARTIAL if method == "PUT" else _NO_SUCH_METHOD
 
 
-async def _read_back(
-    ask: Ask, path: str, fields: Mapping[str, object], method: str, status: int | None, read_back_s: float
-) -> Changed:
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + read_back_s
-    while True:
-        answer = await ask("GET", path, None)
-        shown = mapping_of(json_of(answer.body)) if answer.status == 200 else {}
-        job = mapping_of(shown.get("job_status"))
-        if job.get("status") == "failed":
-            words = text_of(job.get("message")) or "the router's job failed"
-            return Changed(Result.FAILED, method, words, status)
-        if shows(shown, fields):
-            return Changed(Result.DONE, method, "read back", status)
-        if clock() + READ_BACK_EVERY_S > deadline:
-            words = f"accepted ({status}), but after {read_back_s:g} s no read shows it"
-            return Changed(Result.ACCEPTED_NOT_APPLIED, method, words, status)
-        await asyncio.sleep(READ_BACK_EVERY_S)
+def accepted(answer: Answer) -> bool:
+    """True if the router took it, which is not yet that it has done it."""
+    return answer.failure is None and answer.status in ACCEPTED
+
+
+def outcome_unknown(answer: Answer) -> bool:
+    """True if the router may have heard the request although no usable answer came."""
+    return answer.failure in _OUTCOME_UNKNOWN or (
+        answer.failure is None and answer.status in _GATEWAY_GAVE_UP
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadBack:
+    """Reads the worker until it shows the new values or time is up."""
+
+    ask: Ask
+    path: str
+    fields: Mapping[str, object]
+    hidden: frozenset[str]
+    limit_s: float
+    clock: Clock
+    sleep: Sleep
+
+    async def __call__(self, method: str, status: int | None) -> Changed:
+        deadline = self.clock() + self.limit_s
+        visible = {name: value for name, value in self.fields.items() if name not in self.hidden}
+        unseen = len(visible) < len(self.fields)
+        done = "taken; this router does not show the value" if unseen else "read back"
+        while True:
+            answer = await self.ask("GET", self.path, None)
+            shown = mapping_of(json_of(answer.body)) if answer.status == 200 else {}
+            job = mapping_of(shown.get("job_status"))
+            if job.get("status") == "failed":
+                words = text_of(job.get("message")) or "the router's job failed"
+                return Changed(Result.FAILED, method, words, status)
+            at_work = job.get("status") in _JOB_RUNS if unseen else False
+            if shown and not at_work and shows(shown, visible):
+                return Changed(Result.DONE, method, done, status)
+            if self.clock() + READ_BACK_EVERY_S > deadline:
+                words = f"accepted ({status}), but after {self.limit_s:g} s no read shows it"
+                return Changed(Result.ACCEPTED_NOT_APPLIED, method, words, status)
+            await self.sleep(READ_BACK_EVERY_S)
 
 
 def shows(worker: Mapping[str, object], fields: Mapping[str, object]) -> bool:
@@ -109,10 +150,13 @@ def shows(worker: Mapping[str, object], fields: Mapping[str, object]) -> bool:
     return True
 
 
-def _words(answer: Answer) -> str:
+def words_of(answer: Answer) -> str:
+    """What came instead of what was wanted: the failure, or the status and the router's own message."""
     if answer.failure is not None:
         return answer.detail
     top = mapping_of(json_of(answer.body))
     error = top.get("error")
     message = text_of(error) or text_of(mapping_of(error).get("message"))
+    if message is None and answer.headers.get("content-type", "").startswith("text/plain"):
+        message = text_of(answer.body[:1000].decode("utf-8", "replace"))
     return f"{answer.status} {message}" if message else str(answer.status)

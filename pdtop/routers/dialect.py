@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from pdtop.cluster.model import Breaker, Health, Role
 from pdtop.cluster.readings import ListedWorker
@@ -40,14 +41,17 @@ def read_workers(body: bytes) -> WorkerList | None:
     ``{"workers": [{"url", ...}]}`` (sglang-router, smg, pdtop); ``{"urls": [...]}`` and
     ``{"workers": ["url"]}`` (older ones). Entries without an address are left out.
     """
+    entries = read_entries(body)
+    if entries is None:
+        return None
+    return tuple(worker for worker in map(listed_worker, entries) if worker is not None)
+
+
+def read_entries(body: bytes) -> list[object] | None:
+    """The entries of a worker list as they came; None if it is no worker list."""
     top = json_of(body)
-    if not isinstance(top, dict):
-        return None
-    entries = top.get("workers", top.get("urls"))
-    if not isinstance(entries, list):
-        return None
-    found = (_listed(entry) for entry in entries[:MAX_WORKERS])
-    return tuple(worker for worker in found if worker is not None)
+    entries = top.get("workers", top.get("urls")) if isinstance(top, dict) else None
+    return entries[:MAX_WORKERS] if isinstance(entries, list) else None
 
 
 def read_loads(body: bytes) -> LoadsByUrl | None:
@@ -96,12 +100,33 @@ def read_readiness(status: int | None, body: bytes) -> Readiness:
 
 
 @dataclass(frozen=True, slots=True)
+class Powers:
+    """What can be changed at one kind of router while it runs.
+
+    ``drain_by``: what keeps new work from a worker: taking it out by the router's API (``removal``), the
+    router's own reading of config.toml (``file``), or nothing. ``settle_s``: a removed worker stays listed
+    as draining for this long, and the removal that ends it goes by URL. ``hidden_fields`` can be changed
+    but are not shown by ``GET /workers``. ``thresholds``: when a new one counts; ``none`` = never.
+    """
+
+    drain_by: Literal["removal", "file", "none"] = "none"
+    settle_s: float = 0.0
+    live_health: bool = False
+    weights: bool = False
+    reads_file: bool = False
+    thresholds: Literal["live", "restart", "none"] = "none"
+    power_of_two_needs_two: bool = False  # it refuses to start with fewer workers in such a pool
+    update_method: Literal["PATCH", "PUT"] | None = None  # for a partial change of one worker
+    hidden_fields: frozenset[str] = frozenset()
+    update_zeroes_load: bool = False  # any change of a worker makes the router forget its running requests
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """How to read one kind of router.
 
     ``loads_every_s`` is the least time between two reads of ``loads_path`` (None: never read). ``limits``
-    says in words what this router is known to report wrongly or cannot do. ``update_methods`` are HTTP
-    methods for a partial change of a worker, in the order to try.
+    says in words what this router is known to report wrongly or cannot do.
     """
 
     engine: str
@@ -111,7 +136,7 @@ class Dialect:
     loads_every_s: float | None = None
     metrics_port: int | None = METRICS_PORT
     limits: tuple[str, ...] = ()
-    update_methods: tuple[str, ...] = ()
+    powers: Powers = Powers()
     workers: Callable[[bytes], WorkerList | None] = read_workers
     loads: Callable[[bytes], LoadsByUrl | None] = read_loads
     readiness: Callable[[int | None, bytes], Readiness] = read_readiness
@@ -119,10 +144,11 @@ class Dialect:
     @property
     def control(self) -> bool:
         """True if workers can be changed through this router at all."""
-        return bool(self.update_methods)
+        return self.powers.update_method is not None
 
 
-def _listed(entry: object) -> ListedWorker | None:
+def listed_worker(entry: object) -> ListedWorker | None:
+    """One entry of a worker list; None without an address."""
     if isinstance(entry, str):
         entry = {"url": entry}
     url = text_of(entry.get("url")) if isinstance(entry, dict) else None

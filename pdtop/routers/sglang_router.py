@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from pdtop.routers.dialect import Dialect
+from pdtop.routers.dialect import Dialect, Powers
 
 DIALECT = Dialect(
     engine="sglang-router",
     loads_path="/get_loads",
     loads_every_s=60.0,  # each read makes the router call every worker
-    update_methods=("PUT",),
+    powers=Powers(
+        drain_by="removal",
+        thresholds="none",  # cache_aware has no affinity in prefill/decode mode, so nothing to balance
+        power_of_two_needs_two=True,
+        update_method="PUT",
+        update_zeroes_load=True,
+    ),
     limits=(
         "its load leaves out streams that wait for their first token, so 0 does not mean idle",
         "with default settings it calls a dead idle worker healthy for 2 to 3 minutes",
