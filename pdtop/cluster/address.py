@@ -206,7 +206,7 @@ def _take_credentials(authority: str, shown: str) -> tuple[tuple[str, str] | Non
     if not at:
         return None, authority
     user, _, password = userinfo.partition(":")
-    if _is_ip(user):  # 10.0.2.21:30001@x: an address in the place of a user
+    if is_ip(user):  # 10.0.2.21:30001@x: an address in the place of a user
         raise AddressError(f"'{shown}': what follows '@' must be a rank number, e.g. {user}:30001@0")
     if "@" in userinfo:
         raise AddressError(f"'{shown}': more than one '@'; write '@' in a password as %40")
@@ -221,24 +221,25 @@ def _split_port(authority: str, shown: str) -> tuple[str, str | None, str]:
             raise AddressError(f"'{shown}': the ']' is missing; write [fd00:1::22]:30001")
         if after and not after.startswith(":"):
             raise AddressError(f"'{shown}': after ']' only :port may follow")
-        if not _is_ip(host) or ":" not in host:
+        if not is_ip(host) or ":" not in host:
             raise AddressError(f"'{shown}': no IPv6 address in the brackets")
         return host, after[1:] if after else None, ""
     if authority.count(":") > 1:
-        if _is_ip(authority):
+        if is_ip(authority):
             start, _, last = authority.rpartition(":")
             doubt = len(last) == 4 and last.isdigit()
             hint = f"read as IPv6 without a port; for a port write [{start}]:{last}"
             return authority, None, hint if doubt else ""
         host, _, port = authority.rpartition(":")
-        if _is_ip(host):
+        if is_ip(host):
             return host, port, ""
         raise AddressError(f"'{shown}': too many ':'; write host:port, or [fd00:1::22]:30001 for IPv6")
     host, colon, port = authority.partition(":")
     return host, port if colon else None, ""
 
 
-def _is_ip(host: str) -> bool:
+def is_ip(host: str) -> bool:
+    """Whether the host is a literal address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

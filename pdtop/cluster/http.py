@@ -18,8 +18,7 @@ from types import TracebackType
 from urllib.parse import quote, urljoin, urlsplit
 
 from pdtop import __version__
-from pdtop.cluster.address import Address
-from pdtop.cluster.connect import connect
+from pdtop.cluster.address import Address, is_ip
 from pdtop.cluster.model import State
 from pdtop.cluster.readings import Answer
 from pdtop.cluster.wire import Connection, Incoming, NotHttpError, TooLargeError
@@ -27,6 +26,7 @@ from pdtop.cluster.wire import Connection, Incoming, NotHttpError, TooLargeError
 MAX_BODY_BYTES = 16 * 2**20
 MAX_REDIRECTS = 3
 TIMEOUT_S = 2.0
+NEXT_ADDRESS_AFTER_S = 0.25  # RFC 8305
 _GZIP_MAGIC = b"\x1f\x8b"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Headers that anything here looks at. Others, cookies among them, do not leave this module.
@@ -215,13 +215,17 @@ class Dialler:
     async def _connect(self, address: Address) -> Connection:
         place = self._connect_to.get(address.netloc, address)
         tls = address.scheme == "https"
-        context = self._tls_context() if tls else None
+        # Racing a name's addresses, Python 3.11 drops the winner's open socket if it is cancelled in that
+        # moment, as any stop of the poller may do; a literal address has nothing to race with.
+        delay = None if is_ip(place.host) else NEXT_ADDRESS_AFTER_S
         _, connection = await asyncio.get_running_loop().create_connection(
             Connection,
-            sock=await connect(place.host, place.port),
-            ssl=context,
+            place.host,
+            place.port,
+            ssl=self._tls_context() if tls else None,
             server_hostname=address.host if tls else None,
             ssl_shutdown_timeout=1.0 if tls else None,
+            happy_eyeballs_delay=delay,
         )
         return connection
 

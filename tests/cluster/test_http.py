@@ -347,3 +347,30 @@ def test_many_at_once_do_not_wait_for_one_that_hangs() -> None:
     answers = run(main())
     assert answers[0].failure is State.TIMEOUT
     assert all(answer.failure is None and answer.seconds < 0.5 for answer in answers[1:])
+
+
+@pytest.mark.parametrize("steps", range(14))
+def test_cancelled_at_any_step_no_socket_stays_open(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[socket.socket] = []
+
+    async def main(port: int) -> None:
+        loop = asyncio.get_running_loop()
+        connect = loop.sock_connect
+
+        async def noted(sock: socket.socket, address: tuple[str, int]) -> None:
+            dialled.append(sock)
+            await connect(sock, address)
+
+        monkeypatch.setattr(loop, "sock_connect", noted)
+        async with Dialler() as dialler:
+            asking = asyncio.create_task(dialler.get(Address.parse(f"http://127.0.0.1:{port}"), "/"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        await asyncio.sleep(0)  # an aborted connection closes at its turn
+
+    with socket.create_server(("127.0.0.1", 0)) as never_answers:
+        run(main(never_answers.getsockname()[1]))
+    assert [sock for sock in dialled if sock.fileno() != -1] == []
