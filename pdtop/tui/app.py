@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from platformdirs import user_state_path
 from rich.console import RenderableType
@@ -25,16 +25,19 @@ from pdtop.cluster.model import Snapshot
 from pdtop.tui import keys, lifecycle, text
 from pdtop.tui.clipboard import osc52
 from pdtop.tui.commands import ConsoleProvider
+from pdtop.tui.desk import Desk
 from pdtop.tui.driver import ConsoleDriver
 from pdtop.tui.frames import tight
 from pdtop.tui.headline import Status
-from pdtop.tui.messages import SnapshotArrived
+from pdtop.tui.messages import SnapshotArrived, ViewArrived
 from pdtop.tui.options import INTERVALS, ConsoleOptions
 from pdtop.tui.palette import Look
+from pdtop.tui.screens.arm import ArmScreen
 from pdtop.tui.screens.base import ConsoleScreen
 from pdtop.tui.screens.choice import ChoiceScreen
 from pdtop.tui.screens.findings import FindingsScreen
 from pdtop.tui.screens.help import HelpScreen
+from pdtop.tui.screens.operating import OperatingScreen
 from pdtop.tui.screens.overview import OverviewScreen
 from pdtop.tui.screens.question import QuestionScreen
 from pdtop.tui.screens.raw_series import RawSeriesScreen
@@ -45,6 +48,9 @@ from pdtop.tui.widgets.filter_bar import FilterBar
 from pdtop.tui.widgets.line_page import LinePage
 from pdtop.tui.widgets.series_list import SeriesList
 from pdtop.tui.widgets.worker_table import WorkerTable
+
+if TYPE_CHECKING:
+    from pdtop.operations.gate import Gate
 
 #: How soon a snapshot is tried again that the terminal was not ready for, seconds.
 RETRY = 0.25
@@ -81,6 +87,7 @@ class ConsoleApp(App[None]):
         self,
         source: SnapshotSource,
         options: ConsoleOptions,
+        gate: Gate | None = None,
         *,
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
@@ -90,6 +97,7 @@ class ConsoleApp(App[None]):
         self.options = options
         self.look = Look()
         self.shown: Snapshot = source.latest()
+        self.desk = Desk(self, gate)
         self.paused = False
         self.columns_preset = ""  # "": by width
         self.guard: lifecycle.Guard | None = None
@@ -119,10 +127,12 @@ class ConsoleApp(App[None]):
         if self.options.keymap:
             self.set_keymap(self.options.keymap)
         self._unsubscribe = self.source.subscribe(self._snapshot_published)
+        self.desk.open()
         self.set_interval(1.0, self._tick)
         self._report_setup()
 
     def on_unmount(self) -> None:
+        self.desk.close()
         if self._unsubscribe is not None:
             self._unsubscribe()
 
@@ -140,6 +150,24 @@ class ConsoleApp(App[None]):
         if not self.paused:
             self.shown = self.source.latest()
             self._take()
+
+    def on_view_arrived(self) -> None:
+        if self._behind():
+            self.set_timer(RETRY, lambda: self.post_message(ViewArrived()))
+        else:
+            self.desk.take()
+
+    def show_view(self, *, armed_changed: bool) -> None:
+        """Show what is new of operations, also while the numbers are paused."""
+        for screen in self.screen_stack:
+            if not screen.is_mounted:
+                continue  # it shows all of it when it is
+            if isinstance(screen, ConsoleScreen):
+                screen.show_top()
+            if isinstance(screen, OperatingScreen):
+                screen.take_view(self.desk.view)
+                if armed_changed:
+                    screen.refresh_bindings()
 
     def _behind(self) -> bool:
         """Whether the terminal has not taken the last frames: then the newest snapshot waits."""
@@ -168,7 +196,7 @@ class ConsoleApp(App[None]):
             paused_s=behind if self.paused else None,
             age_s=behind + min(ages) if ages else None,
             interval_s=self.shown.interval_s,
-            read_only=self.options.read_only,
+            read_only=self.desk.view.read_only,
         )
 
     # Setting up --------------------------------------------------------------------------------------
@@ -350,6 +378,7 @@ class ConsoleApp(App[None]):
 #: Who declares keys, in the order of the help.
 KEY_OWNERS: tuple[tuple[str, type[DOMNode]], ...] = (
     ("Anywhere", ConsoleApp),
+    ("Operations", OperatingScreen),
     ("Overview", OverviewScreen),
     ("Tables", WorkerTable),
     ("Worker", WorkerScreen),
@@ -360,17 +389,21 @@ KEY_OWNERS: tuple[tuple[str, type[DOMNode]], ...] = (
     ("Filter", FilterBar),
     ("Lists", ChoiceScreen),
     ("Questions", QuestionScreen),
+    ("Arming", ArmScreen),
     ("Help", HelpScreen),
 )
 
 
-def run(source: SnapshotSource, options: ConsoleOptions) -> int:
-    """Show the console until the operator leaves; gives the exit code and stops the source."""
+def run(source: SnapshotSource, options: ConsoleOptions, gate: Gate | None = None) -> int:
+    """Show the console until the operator leaves; gives the exit code and stops the source.
+
+    Without a ``gate`` there are no operations: their keys say so.
+    """
     interactive = bool(sys.__stdin__ and sys.__stdin__.isatty() and lifecycle.output())
     if problem := lifecycle.terminal_problem(os.environ, interactive):
         print(problem, file=sys.stderr)
         return 2
-    app = ConsoleApp(source, options)
+    app = ConsoleApp(source, options, gate)
     with lifecycle.Guard(app.leave_from_thread, app.state_dir) as guard:
         app.guard = guard
         try:

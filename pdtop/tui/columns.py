@@ -66,6 +66,8 @@ def _name(worker: Worker, view: PoolView, width: int) -> Line:
 
 
 def _state(worker: Worker, view: PoolView, width: int) -> Line:
+    if worker.key in view.drained:
+        return (("◌ drained", Tone.INFO),)
     words, tone = state_words(worker, view.findings_of(worker))
     # Where only eight cells are there the space after the symbol goes, not the end of the word.
     return ((words.replace(" ", "", 1) if len(words) > width else words, tone),)

@@ -10,3 +10,10 @@ class SnapshotArrived(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, SnapshotArrived)
+
+
+class ViewArrived(Message):
+    """There is news of operations; it is fetched when the message is handled."""
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ViewArrived)

@@ -31,7 +31,6 @@ class ConsoleOptions:
 
     theme: str = ""  # "" picks dark, or mono where NO_COLOR asks for it
     mouse: bool = True
-    read_only: bool = True
     keymap: Mapping[str, str] = field(default_factory=dict)  # binding id -> keys, comma between keys
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "prefill"/"decode" -> column ids
     levels: Mapping[str, Level] = field(default_factory=dict)  # over DEFAULT_LEVELS

@@ -31,6 +31,8 @@ PLAIN: Mapping[Tone, str] = {
     Tone.ARMED: "bold reverse",
     Tone.READ_ONLY: "",
     Tone.PAUSED: "bold reverse",
+    Tone.ADDED: "bold",
+    Tone.REMOVED: "dim",
 }
 
 

@@ -54,6 +54,7 @@ class PoolView:
     options: ConsoleOptions
     tick: int  # the snapshot's number: anchors the sparklines
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    drained: frozenset[str] = frozenset()  # keys of workers that are empty after a drain
     ttft_target_s: float | None = None
     tpot_target_s: float | None = None
     backlog_full: float = 8.0
@@ -84,6 +85,7 @@ def pool_view(
     findings: Mapping[str, tuple[Finding, ...]],
     options: ConsoleOptions,
     scales: Scales | None = None,
+    drained: frozenset[str] = frozenset(),
 ) -> PoolView:
     """The view of ``workers``; scales come from ``everyone``, so that a filter does not change them."""
     goodput = snapshot.goodput
@@ -95,6 +97,7 @@ def pool_view(
         options=options,
         tick=snapshot.number,
         findings=findings,
+        drained=drained,
         ttft_target_s=goodput.ttft_target_s if goodput else None,
         tpot_target_s=goodput.tpot_target_s if goodput else None,
         scales=scales or Scales(),

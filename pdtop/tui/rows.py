@@ -81,6 +81,11 @@ def nobody(view: PoolView) -> Cells:
     return (((" " * GUTTER + words, Tone.MUTED),),)
 
 
+def note(words: Line) -> Cells:
+    """A line of its own under a worker's row."""
+    return (words,)
+
+
 def line(cells: Cells) -> Line:
     """``cells`` as one line."""
     out = list(cells[0]) if cells else []
@@ -103,6 +108,8 @@ def changed(before: Cells, after: Cells, columns: Sequence[Column]) -> Iterable[
     if before == after:
         return []
     places = spans(columns)
+    if len(before) == len(after) == 1:
+        return [part] if (part := diff(before[0], after[0])) is not None else []
     if len(before) != len(after) or len(after) != len(places):
         return [(0, places[-1][1])]
     out: list[tuple[int, int]] = []

@@ -31,6 +31,8 @@ class Tone(StrEnum):
     ARMED = "armed"
     READ_ONLY = "read-only"
     PAUSED = "paused"
+    ADDED = "added"  # lines that a change adds to a file
+    REMOVED = "removed"  # lines that it takes out
 
 
 #: Piece of a line: its text and what it means.

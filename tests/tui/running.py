@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.pilot import Pilot
 
@@ -14,6 +15,9 @@ from pdtop.tui.options import ConsoleOptions
 from pdtop.tui.screens.overview import OverviewScreen
 from tests.tui.fakes import FakeSource
 
+if TYPE_CHECKING:
+    from pdtop.operations.gate import Gate
+
 #: How much later than its snapshot the picture is taken.
 LATER_S = 0.4
 
@@ -22,11 +26,12 @@ def console(
     snapshot: Snapshot | FakeSource,
     options: ConsoleOptions | None = None,
     environ: Mapping[str, str] | None = None,
+    gate: Gate | None = None,
 ) -> ConsoleApp:
     source = snapshot if isinstance(snapshot, FakeSource) else FakeSource(snapshot)
     at = source.current.at
     settings = options or ConsoleOptions(state_dir=Path("/nonexistent"))
-    return ConsoleApp(source, settings, environ=environ or {}, clock=lambda: at + LATER_S)
+    return ConsoleApp(source, settings, gate, environ=environ or {}, clock=lambda: at + LATER_S)
 
 
 @asynccontextmanager
@@ -47,3 +52,9 @@ def screen_text(app: ConsoleApp) -> str:
 
 def toasts(app: ConsoleApp) -> list[str]:
     return [n.message for n in app._notifications]
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Until what was read off the loop has arrived and is shown."""
+    await pilot.app.workers.wait_for_complete()
+    await pilot.pause()

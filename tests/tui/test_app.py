@@ -24,6 +24,7 @@ from pdtop.tui.screens.worker import WorkerScreen
 from pdtop.tui.widgets.key_bar import KeyBar
 from pdtop.tui.widgets.worker_table import WorkerTable
 from tests.tui import fakes
+from tests.tui.fake_gate import FakeGate
 from tests.tui.fakes import FakeSource
 from tests.tui.running import console, running, screen_text, toasts
 
@@ -446,7 +447,7 @@ async def test_columns_from_the_config() -> None:
 
 
 async def test_armed_is_seen() -> None:
-    app: ConsoleApp = console(fakes.moment(), ConsoleOptions(read_only=False))
+    app: ConsoleApp = console(fakes.moment(), gate=FakeGate())
     async with running(app) as (_, screen):
         assert isinstance(screen, OverviewScreen)
         assert "ARMED prod-a" in screen_text(app)

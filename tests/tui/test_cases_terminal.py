@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from pdtop.cluster.model import Backlog, Finding, Role, Severity, Snapshot
+from pdtop.operations.model import Drain
 from pdtop.tui.columns import COLUMNS
-from pdtop.tui.screens.question import QuestionScreen
 from pdtop.tui.screens.worker import WorkerScreen
 from pdtop.tui.sorting import Sort
 from tests.tui import fakes
+from tests.tui.fake_gate import FakeGate, drain_plan
 from tests.tui.fakes import FakeSource
-from tests.tui.running import console, running, screen_text, toasts
+from tests.tui.running import console, running, screen_text, settled, toasts
 from tests.tui.terminal import Terminal, modes
 
 # s55: a model name that looks like markup ----------------------------------------------------------------
@@ -76,11 +77,11 @@ async def test_s55_in_a_toast_the_palette_and_the_theme_of_a_toast() -> None:
 
 
 async def test_s55_in_a_confirm_question() -> None:
-    app = console(marked_up())
+    app = console(marked_up(), gate=FakeGate())
     async with running(app) as (pilot, _):
-        question = QuestionScreen(f"Drain {MARKUP}", f"Now {MARKUP}", worker="10.0.2.21:30001", yes=MARKUP)
-        app.push_screen(question)
-        await pilot.pause()
+        plan = drain_plan(title=f"Drain {MARKUP}", rows=(("Now", f"Now {MARKUP}"),), cluster=MARKUP)
+        app.desk.ask(plan)
+        await settled(pilot)
         said = screen_text(app)
         assert f"Drain {MARKUP}" in said
         assert f"Now {MARKUP}" in said
@@ -141,20 +142,21 @@ async def test_s56_a_vanished_worker_stays_greyed_and_the_cursor_jumps_nowhere()
 
 async def test_s56_a_question_about_a_vanished_worker_closes_with_a_notice_and_nothing_is_sent() -> None:
     source = FakeSource(FRAMES[0])
-    app = console(source)
-    answers: list[bool | None] = []
+    gate = FakeGate()
+    app = console(source, gate=gate)
     async with running(app) as (pilot, screen):
         table = screen.panes[1].table
         table.sort_by(Sort(COLUMNS["backlog"]))
-        app.push_screen(QuestionScreen("Drain D1", "Now 9 waiting", worker="D1", yes="Drain"), answers.append)
-        await pilot.pause()
+        app.desk.ask(Drain(("D1",)))
+        await settled(pilot)
         source.push(FRAMES[1])
         await pilot.pause()
-        assert isinstance(app.screen, QuestionScreen)
+        assert len(app.screen_stack) == 3, "still asked"
         assert table.keys == ["D1", "D2", "D3"], "the order waits while something is asked"
         source.push(FRAMES[2])
         await pilot.pause()
-        assert answers == [False]
+        assert app.screen_stack[-1] is screen
+        assert gate.started == []
         assert "D1 is gone from the cluster; nothing was done" in toasts(app)
 
 
@@ -165,14 +167,15 @@ async def test_s56_a_question_about_a_vanished_worker_closes_with_a_notice_and_n
 async def test_a_question_is_answered_with_no_unless_yes_is_chosen(
     keys: tuple[str, ...], answer: bool
 ) -> None:
-    app = console(FRAMES[0])
-    answers: list[bool | None] = []
-    async with running(app) as (pilot, _):
-        app.push_screen(QuestionScreen("Drain D1", "Now 9 waiting", worker="D1", yes="Drain"), answers.append)
-        await pilot.pause()
+    gate = FakeGate()
+    app = console(FRAMES[0], gate=gate)
+    async with running(app) as (pilot, screen):
+        app.desk.ask(Drain(("D1",)))
+        await settled(pilot)
         await pilot.press(*keys)
         await pilot.pause()
-        assert answers == [answer]
+        assert app.screen is screen
+        assert bool(gate.started) is answer
 
 
 # s57: the terminal after the end -------------------------------------------------------------------------

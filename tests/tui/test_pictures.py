@@ -27,8 +27,8 @@ class Compare(Protocol):
     def __call__(self, app: App[None], *, terminal_size: tuple[int, int], run_before: Before) -> bool: ...
 
 
-def picture(snapshot: Snapshot, theme: str = "", *, read_only: bool = True) -> ConsoleApp:
-    return console(snapshot, ConsoleOptions(theme=theme, read_only=read_only, state_dir=Path("/nonexistent")))
+def picture(snapshot: Snapshot, theme: str = "") -> ConsoleApp:
+    return console(snapshot, ConsoleOptions(theme=theme, state_dir=Path("/nonexistent")))
 
 
 def after(*keys: str) -> Before:
@@ -66,11 +66,6 @@ def test_themes(snap_compare: Compare, theme: str) -> None:
     assert snap_compare(
         picture(fakes.moment(), theme), terminal_size=(120, 40), run_before=after("tab", "down")
     )
-
-
-def test_armed(snap_compare: Compare) -> None:
-    app = picture(fakes.moment(), read_only=False)
-    assert snap_compare(app, terminal_size=(120, 40), run_before=after())
 
 
 @by_size

@@ -36,7 +36,7 @@ class ConsoleScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield self._top
         yield from self.body()
-        yield KeyBar(self.look, id="keys")
+        yield KeyBar(self.look, wanted=self.key_shown, note=self.key_note, id="keys")
 
     def body(self) -> ComposeResult:
         """The widgets between top line and key line."""
@@ -61,6 +61,14 @@ class ConsoleScreen(Screen[None]):
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.retake)
+
+    def key_note(self) -> str:
+        """What the key line says before the keys."""
+        return ""
+
+    def key_shown(self, binding_id: str | None) -> bool:
+        """Whether the key line is to show a binding that is active."""
+        return True
 
     def selected_worker(self) -> Worker | None:
         """The worker that keys such as copy are about."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from textual import events
 from textual.binding import ActiveBinding
@@ -34,8 +34,18 @@ LAST = "app.help"
 class KeyBar(LineView):
     """Shows as many of the active bindings as fit; a click runs one."""
 
-    def __init__(self, look: Look, *, id: str | None = None) -> None:
+    def __init__(
+        self,
+        look: Look,
+        *,
+        wanted: Callable[[str | None], bool] = lambda _: True,
+        note: Callable[[], str] = lambda: "",
+        id: str | None = None,
+    ) -> None:
+        """``wanted`` is asked which bindings, by id, are to be shown; ``note`` what to say before them."""
         super().__init__(look, id=id)
+        self._wanted = wanted
+        self._note = note
         self._spans: list[tuple[int, int, ActiveBinding]] = []
 
     def on_mount(self) -> None:
@@ -47,9 +57,12 @@ class KeyBar(LineView):
 
     def show_keys(self) -> None:
         """Lay the active bindings out again."""
-        shown = [a for a in self.screen.active_bindings.values() if a.binding.show and a.enabled]
+        active = [a for a in self.screen.active_bindings.values() if a.binding.show and a.enabled]
+        shown = [a for a in active if self._wanted(a.binding.id)]
         unique = {a.binding.action: a for a in reversed(shown)}  # of several keys the first one
-        line, self._spans = laid_out(reversed(unique.values()), self.size.width)
+        in_order = list(reversed(unique.values()))
+        in_order.sort(key=lambda a: _rank(a.binding.id))
+        line, self._spans = laid_out(in_order, self.size.width, self._note())
         self.show([line])
 
     async def on_click(self, event: events.Click) -> None:
@@ -59,10 +72,17 @@ class KeyBar(LineView):
                 return
 
 
+def _rank(binding_id: str | None) -> int:
+    """The screen's own keys first, then pause, operations, what works anywhere, and marking."""
+    owner = (binding_id or "").split(".")[0]
+    single = {"app.pause": 1, "table.mark": 4}
+    return single.get(binding_id or "", {"operate": 2, "app": 3}.get(owner, 0))
+
+
 def laid_out(
-    bindings: Iterable[ActiveBinding], width: int
+    bindings: Iterable[ActiveBinding], width: int, note: str = ""
 ) -> tuple[Line, list[tuple[int, int, ActiveBinding]]]:
-    """The line for ``bindings`` in ``width`` cells, and where each one is."""
+    """The line for ``bindings`` in ``width`` cells after ``note``, and where each one is."""
     rest = list(bindings)
     last = [a for a in rest if a.binding.id == LAST]
     pieces = [(a, _piece(a)) for a in rest if a not in last]
@@ -70,6 +90,9 @@ def laid_out(
     runs: list[Run] = [(" ", Tone.MUTED)]
     spans: list[tuple[int, int, ActiveBinding]] = []
     x = 1
+    if note:
+        runs += [(note, Tone.MARK), ("  ", Tone.MUTED)]
+        x += len(note) + 2
     for active, piece in [*pieces, *((a, _piece(a)) for a in last)]:
         size = line_width(piece)
         gap = "  " if spans else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,9 +18,9 @@ from pdtop.tui.columns import NAME, Column
 from pdtop.tui.lines import to_strip
 from pdtop.tui.palette import Look
 from pdtop.tui.pool_view import PoolView
-from pdtop.tui.rows import Cells, changed, line, nobody, row, spans, titles, width_of
+from pdtop.tui.rows import Cells, changed, line, nobody, note, row, spans, titles, width_of
 from pdtop.tui.sorting import Sort, frozen, ordered
-from pdtop.tui.tones import Tone
+from pdtop.tui.tones import Line, Tone
 
 
 class WorkerTable(ScrollView, can_focus=True):
@@ -46,7 +47,7 @@ class WorkerTable(ScrollView, can_focus=True):
                 tooltip="Columns further left"),
         Binding("right", "columns(1)", "Right", show=False, id="table.right",
                 tooltip="Columns further right"),
-        Binding("m", "mark", "Mark", show=False, id="table.mark", tooltip="Mark or unmark the worker"),
+        Binding("m", "mark", "mark", id="table.mark", tooltip="Mark or unmark the worker"),
         Binding("M", "unmark_all", "Unmark", show=False, id="table.unmark_all", tooltip="Remove all marks"),
         Binding("S", "turn", "Turn sort", show=False, id="table.turn_sort",
                 tooltip="Sort the other way round"),
@@ -81,12 +82,17 @@ class WorkerTable(ScrollView, can_focus=True):
 
         table: WorkerTable
 
+    class Marked(Message):
+        """Marks came or went."""
+
     def __init__(self, look: Look, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._look = look
         self._view: PoolView | None = None
         self._columns: tuple[Column, ...] = ()
         self._rows: list[Worker] = []
+        self._notes: Mapping[str, Line] = {}
+        self._lines: list[tuple[Worker, Line | None]] = []  # below the titles: a worker, or a note about it
         self._first_column = 0  # how many columns after the name are scrolled away
         self._cells: dict[int, Cells] = {}  # by screen line, as they are to be
         self._painted: dict[int, Cells] = {}  # by screen line, as they were painted last
@@ -120,8 +126,18 @@ class WorkerTable(ScrollView, can_focus=True):
         """Whether ``key`` is shown although the cluster no longer has it."""
         return self._ghost is not None and self._ghost.key == key
 
-    def show(self, view: PoolView, columns: tuple[Column, ...], *, keep_order: bool = False) -> None:
-        """Show ``view``; ``keep_order`` while the operator is being asked something."""
+    def show(
+        self,
+        view: PoolView,
+        columns: tuple[Column, ...],
+        *,
+        keep_order: bool = False,
+        notes: Mapping[str, Line] | None = None,
+    ) -> None:
+        """Show ``view``; ``keep_order`` while the operator is being asked something.
+
+        ``notes`` are lines of their own under the rows of the workers with these keys; None: as before.
+        """
         followed = self._cursor_visible()
         previous = self.keys
         known = {w.key: w for w in self._rows}
@@ -133,14 +149,22 @@ class WorkerTable(ScrollView, can_focus=True):
             self._ghost = known[self.cursor_key]
             rows.insert(min(previous.index(self.cursor_key), len(rows)), self._ghost)
         columns_changed = columns != self._columns
+        lines_before = len(self._lines)
+        self.marked &= {w.key for w in view.everyone}
         self._view, self._columns, self._rows = view, columns, rows
-        size = Size(self.size.width, len(rows) + 1)
+        self._notes = self._notes if notes is None else notes
+        self._lines = []
+        for worker in rows:
+            self._lines.append((worker, None))
+            if worker.key in self._notes and worker is not self._ghost:
+                self._lines.append((worker, self._notes[worker.key]))
+        size = Size(self.size.width, len(self._lines) + 1)
         if size != self.virtual_size:
             self.virtual_size = size
         if columns_changed:
             self._repaint()
             return
-        if followed and previous != self.keys:
+        if followed and (previous != self.keys or lines_before != len(self._lines)):
             self._scroll_to_cursor()
         self._refresh_changes()
 
@@ -151,7 +175,9 @@ class WorkerTable(ScrollView, can_focus=True):
         regions = []
         for y in range(self.size.height):
             before, after = self._painted.get(y), self._cells_of(y)
-            if before is None:  # not known to be painted, so whatever is there may be old
+            # Not known to be painted: whatever is there may be old. Another gutter: the ground of the
+            # cursor comes or goes, under every cell.
+            if before is None or before[:1] != after[:1] or len(before) != len(after):
                 regions.append(Region(0, y, self.size.width, 1))
             else:
                 regions += [Region(x, y, end - x, 1) for x, end in changed(before, after, columns)]
@@ -177,9 +203,11 @@ class WorkerTable(ScrollView, can_focus=True):
         if y == 0:
             return titles(columns, self.sort, self._first_column)
         index = y - 1 + self.scroll_offset.y
-        if index >= len(self._rows):
+        if index >= len(self._lines):
             return nobody(self._view) if index == 0 else ()
-        worker = self._rows[index]
+        worker, words = self._lines[index]
+        if words is not None:
+            return note(words)
         return row(
             worker,
             self._view,
@@ -194,8 +222,10 @@ class WorkerTable(ScrollView, can_focus=True):
         palette = self._look.palette
         base = self.rich_style
         index = y - 1 + self.scroll_offset.y
-        if y > 0 and index < len(self._rows) and self._is_cursor(self._rows[index]):
-            base += palette[Tone.CURSOR]
+        if y > 0 and index < len(self._lines):
+            worker, words = self._lines[index]
+            if words is None and self._is_cursor(worker):
+                base += palette[Tone.CURSOR]
         width = self.size.width
         strip = to_strip(line(cells), palette, width, base)
         if y == 0 and self._columns and width_of(self._visible_columns()) > width:
@@ -245,10 +275,16 @@ class WorkerTable(ScrollView, can_focus=True):
         self._cells = {}
         super().watch_scroll_y(old_value, new_value)
 
+    def _line_of(self, row: int) -> int:
+        """Which line below the titles a row is, notes counted."""
+        worker = self._rows[row]
+        return next((i for i, (w, words) in enumerate(self._lines) if w is worker and words is None), row)
+
     def _refresh_rows(self, *rows: int | None) -> None:
         self._cells = {}
         top = self.scroll_offset.y
-        regions = [Region(0, r - top + 1, self.size.width, 1) for r in rows if r is not None and r >= top]
+        lines = [self._line_of(r) for r in rows if r is not None]
+        regions = [Region(0, at - top + 1, self.size.width, 1) for at in lines if at >= top]
         if regions:
             self.refresh(*regions)
 
@@ -257,17 +293,17 @@ class WorkerTable(ScrollView, can_focus=True):
 
     def _cursor_visible(self) -> bool:
         row = self.cursor_row
-        return row is not None and 0 <= row - self.scroll_offset.y < self._page()
+        return row is not None and 0 <= self._line_of(row) - self.scroll_offset.y < self._page()
 
     def _scroll_to_cursor(self) -> None:
         row = self.cursor_row
         if row is None:
             return
-        top, page = self.scroll_offset.y, self._page()
-        if row < top:
-            self.scroll_to(y=row, animate=False, force=True)
-        elif row >= top + page:
-            self.scroll_to(y=row - page + 1, animate=False, force=True)
+        top, page, at = self.scroll_offset.y, self._page(), self._line_of(row)
+        if at < top:
+            self.scroll_to(y=at, animate=False, force=True)
+        elif at >= top + page:
+            self.scroll_to(y=at - page + 1, animate=False, force=True)
 
     def on_focus(self) -> None:
         self._refresh_rows(self.cursor_row)
@@ -305,12 +341,18 @@ class WorkerTable(ScrollView, can_focus=True):
     def action_mark(self) -> None:
         if (worker := self.cursor_worker) is not None:
             self.marked ^= {worker.key}
+            self.post_message(self.Marked())
             self._refresh_rows(self.cursor_row)
             self.action_cursor(1)
 
     def action_unmark_all(self) -> None:
+        self.unmark()
+
+    def unmark(self) -> None:
+        """Remove all marks."""
         self.marked.clear()
         self._repaint()
+        self.post_message(self.Marked())
 
     def action_turn(self) -> None:
         self.sort_by(self.sort.turned())
@@ -338,14 +380,14 @@ class WorkerTable(ScrollView, can_focus=True):
                     self.sort_by(self.sort.by(column))
                     return
             return
-        row = event.y - 1 + self.scroll_offset.y
-        if row < len(self._rows):
-            self.move_cursor(row)
+        index = event.y - 1 + self.scroll_offset.y
+        if index < len(self._lines):
+            self.select(self._lines[index][0].key)
             if event.chain == 2:
                 self.action_open()
 
     def on_resize(self) -> None:
         # The lines may have been painted in the new size before this is told: paint them again.
         self._painted = {}
-        self.virtual_size = Size(self.size.width, len(self._rows) + 1)
+        self.virtual_size = Size(self.size.width, len(self._lines) + 1)
         self._repaint()

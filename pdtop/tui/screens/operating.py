@@ -1,0 +1,93 @@
+"""What full screens can do to the cluster: the keys of operations, all through the one gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from pdtop.operations.model import Drain, Request, Undo, Undrain, View
+from pdtop.tui.desk import Desk
+from pdtop.tui.screens.base import ConsoleScreen
+
+#: Keys that change something: while read-only the key line leaves them out.
+NEED_ARMED = frozenset({"operate.drain", "operate.undrain", "operate.weight", "operate.undo"})
+
+
+class OperatingScreen(ConsoleScreen):
+    """A full screen from which operations are asked for."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "drain", "drain", id="operate.drain",
+                tooltip="Drain the marked workers, else the one under the cursor"),
+        Binding("D,U", "undrain", "undrain", show=False, id="operate.undrain",
+                tooltip="Bring the marked workers back, else the one under the cursor"),
+        Binding("w", "weight", "weight", id="operate.weight", tooltip="Change the worker's weight"),
+        Binding("t", "tuning", "tune", id="operate.tuning",
+                tooltip="Thresholds, policy and health settings, and what they act on"),
+        Binding("u", "undo", "undo", id="operate.undo", tooltip="Take the last change back"),
+        Binding("W", "arm", "arm", id="operate.arm",
+                tooltip="Allow changes from this console, after a question"),
+        Binding("W", "disarm", "disarm", id="operate.disarm",
+                tooltip="When armed: read-only again, at once"),
+        Binding("c", "drift", "drift", id="operate.drift",
+                tooltip="Where config.toml, routers and workers differ; the restart plan"),
+        Binding("l", "log", "log", id="operate.log", tooltip="The audit log: who changed what"),
+        Binding("o", "operations", "operations", id="operate.operations",
+                tooltip="Operations under way and ended, their choices, dismissing them"),
+    ]  # fmt: skip
+
+    @property
+    def desk(self) -> Desk:
+        return self.console_app.desk
+
+    def take_view(self, view: View) -> None:
+        """Show what is new of operations."""
+        self.take(self.console_app.shown)
+
+    def chosen_workers(self) -> tuple[str, ...]:
+        """Keys of the workers that an operation is to be about."""
+        worker = self.selected_worker()
+        return () if worker is None else (worker.key,)
+
+    def done_with_choice(self) -> None:
+        """Something was started for the chosen workers."""
+
+    def key_shown(self, binding_id: str | None) -> bool:
+        if binding_id is None or not binding_id.startswith("operate."):
+            return True
+        if self.desk.gate is None:
+            return False
+        return not (self.desk.view.read_only and binding_id in NEED_ARMED)
+
+    def _ask_about(self, keys: Sequence[str], request: Request) -> None:
+        if not self.desk.may_change():
+            return
+        if keys:
+            self.desk.ask(request, self.done_with_choice)
+        else:
+            self.console_app.say("no worker under the cursor", "warning")
+
+    def action_drain(self) -> None:
+        keys = self.chosen_workers()
+        self._ask_about(keys, Drain(keys))
+
+    def action_undrain(self) -> None:
+        keys = self.chosen_workers()
+        self._ask_about(keys, Undrain(keys))
+
+    def action_undo(self) -> None:
+        self.desk.ask(Undo())
+
+    def action_arm(self) -> None:
+        self.desk.ask_to_arm()
+
+    def action_disarm(self) -> None:
+        self.desk.disarm()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """One key arms and disarms."""
+        if action in ("arm", "disarm"):
+            return self.desk.view.read_only is (action == "arm")
+        return True
