@@ -313,6 +313,15 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Readmission:
+    """The check list of a worker that was brought back: state (ok, waiting, failed) and words, in order."""
+
+    worker: str
+    since: float  # epoch seconds
+    checks: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """All that a screen needs to know of operations; frozen, latest wins."""
 
@@ -325,6 +334,7 @@ class View:
     comparison: Comparison | None = None
     notices: tuple[str, ...] = ()  # e.g. what was in flight when pdtop was killed
     undoable: str = ""  # the change that undo would take back, in words
+    readmissions: tuple[Readmission, ...] = ()
 
     def drain_of(self, worker: str) -> DrainProgress | None:
         return next((drain for drain in self.drains if drain.worker == worker), None)
