@@ -1,24 +1,29 @@
-"""The embedded router as a program: ``python -m pdtop.gateway config.toml``."""
+"""The embedded router as a program: ``python -m pdtop.gateway config.toml``.
+
+The file is followed while it runs: everything in it but the listening address counts from the next request.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import logging
 import socket
 import sys
 from pathlib import Path
 
 from aiohttp import web
 
-from pdtop.config.load import load
-from pdtop.config.schema import Config
-from pdtop.gateway.app import CannotServe, Gateway
+from pdtop.config.load import Loaded, load
+from pdtop.config.watch import ConfigWatch
+from pdtop.gateway.app import Gateway, is_loopback
+from pdtop.gateway.fleet import CannotServe
 from pdtop.gateway.lifecycle import run_until_told
 
 
 async def serve(
-    config: Config,
+    loaded: Loaded,
     *,
     fd: int | None = None,
     metrics_fd: int | None = None,
@@ -26,17 +31,21 @@ async def serve(
     seed: int | None = None,
 ) -> None:
     """Run until told to stop. ``fd`` and ``metrics_fd`` are listening sockets to take over."""
-    gateway = Gateway(config, seed)
+    config = loaded.config
+    if config is None:
+        raise CannotServe("\n".join(problem.text for problem in loaded.problems))
+    taken = socket.socket(fileno=fd) if fd is not None else None
+    host = str(taken.getsockname()[0]) if taken is not None else config.server.host
+    gateway = Gateway(config, seed, watch=ConfigWatch(loaded), exposed=not is_loopback(host))
     runners: list[web.AppRunner] = []
 
-    async def listen(app: web.Application, taken: int | None, port: int) -> str:
+    async def listen(app: web.Application, sock: socket.socket | None, port: int) -> str:
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await runner.setup()
         runners.append(runner)
-        if taken is None:
+        if sock is None:
             await web.TCPSite(runner, config.server.host, port).start()
         else:
-            sock = socket.socket(fileno=taken)
             sock.setblocking(False)
             await web.SockSite(runner, sock).start()
         host, number = runner.addresses[0][:2]
@@ -44,9 +53,10 @@ async def serve(
 
     try:
         await gateway.start()
-        places = {"url": await listen(gateway.app, fd, config.server.port)}
+        places = {"url": await listen(gateway.app, taken, config.server.port)}
         if metrics_fd is not None or metrics_port is not None:
-            base = await listen(gateway.metrics_app, metrics_fd, metrics_port or 0)
+            second = socket.socket(fileno=metrics_fd) if metrics_fd is not None else None
+            base = await listen(gateway.metrics_app, second, metrics_port or 0)
             places["metrics_url"] = f"{base}/metrics"
         print(json.dumps(places), flush=True)
         await run_until_told()
@@ -64,15 +74,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--metrics-port", type=int, help="a second port for /metrics")
     parser.add_argument("--seed", type=int)
     args = parser.parse_args(argv)
-    loaded = load(args.config)
-    if loaded.config is None:
-        for problem in loaded.problems:
-            print(problem, file=sys.stderr)
-        return 2
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     try:
         asyncio.run(
             serve(
-                loaded.config,
+                load(args.config),
                 fd=args.fd,
                 metrics_fd=args.metrics_fd,
                 metrics_port=args.metrics_port,

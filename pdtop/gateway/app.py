@@ -1,197 +1,222 @@
-"""The router as an HTTP server: inference, worker list, readiness, metrics, health probes."""
+"""The router as an HTTP server: inference, worker list and admin API, readiness, metrics, configuration."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Iterator
+import ipaddress
+import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from time import monotonic
 
-import aiohttp
 from aiohttp import web
 
 from pdtop import __version__
 from pdtop.config.schema import Config
-from pdtop.config.schema import Pool as PoolTable
+from pdtop.config.watch import ConfigWatch
+from pdtop.gateway.access import Keys, Side, refusal
+from pdtop.gateway.admin import Admin, effective
+from pdtop.gateway.dialing import Dialer
+from pdtop.gateway.fleet import Fleet, check
+from pdtop.gateway.inference import ENDPOINTS
 from pdtop.gateway.metrics import RouterMetrics
-from pdtop.gateway.policies import POLICIES
-from pdtop.gateway.pool import Backend, Pool, Probes, Role
+from pdtop.gateway.probing import Prober
 from pdtop.gateway.proxy import Proxy, error
+from pdtop.gateway.reload import Reload, follow, restart_needed
 
-_BOOTSTRAP_PORT = 8998  # SGLang's --disaggregation-bootstrap-port default
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LONGEST_ID = 256
 
-#: Paths that are counted by name; all else is "other", so that no client can make series.
-_INFERENCE = {"/v1/chat/completions": "chat", "/generate": "generate"}
-
-
-class CannotServe(Exception):
-    """The configuration asks for something that this router does not do; the text says what."""
-
-
-def pools_of(config: Config, seed: int | None = None) -> tuple[Pool, Pool]:
-    """The two pools that a configuration describes. Raises :class:`CannotServe`."""
-    health = config.health
-
-    def pool(role: Role, table: PoolTable) -> Pool:
-        if table.policy not in POLICIES:
-            known = ", ".join(POLICIES)
-            raise CannotServe(f"{role}.policy = {table.policy!r}: this router has {known}")
-        backends: list[Backend] = []
-        for text in table.workers:
-            settings = table.settings_of(text)
-            url = (text if "://" in text else f"http://{text}").rstrip("/")
-            probes = Probes(health.unhealthy_threshold, health.healthy_threshold)
-            bootstrap = (settings.bootstrap_port or _BOOTSTRAP_PORT) if role == "prefill" else None
-            backends.append(Backend(url, role, probes, bootstrap, settings.weight, settings.drain))
-        return Pool(role, table.policy, backends, seed)
-
-    return pool("prefill", config.prefill), pool("decode", config.decode)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
-    """One router. ``app`` is its main port, ``metrics_app`` an optional second one for metrics alone."""
+    """One router. ``app`` is its main port, ``metrics_app`` an optional second one for metrics alone.
 
-    def __init__(self, config: Config, seed: int | None = None) -> None:
-        self.prefill, self.decode = pools_of(config, seed)
+    ``watch`` follows the file that ``config`` came from; None: nothing is reloaded. ``exposed``: others than
+    this machine can reach it; None: as ``[server] host`` says.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        seed: int | None = None,
+        *,
+        watch: ConfigWatch | None = None,
+        exposed: bool | None = None,
+    ) -> None:
+        self.fleet = Fleet(config, seed)
         self.metrics = RouterMetrics()
-        self._health = config.health
-        self._session: aiohttp.ClientSession | None = None
-        self._probes: list[asyncio.Task[None]] = []
+        self.last_reload: Reload | None = None
+        self._started = config
+        self._keys = Keys.of(config.server)
+        self._watch = watch
+        self._exposed = not is_loopback(config.server.host) if exposed is None else exposed
+        self._following: asyncio.Task[None] | None = None
+        self._dialer: Dialer | None = None
+        self._prober: Prober | None = None
         self._proxy: Proxy | None = None
         self.app = self._main_app()
         self.metrics_app = web.Application()
         self.metrics_app.add_routes([web.get("/metrics", self._metrics)])
 
-    @property
-    def backends(self) -> Iterator[Backend]:
-        yield from self.prefill
-        yield from self.decode
-
     async def start(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
-        self._proxy = Proxy(self.prefill, self.decode, self._session, self.metrics)
-        self._probes = [asyncio.create_task(self._probe(b, self._session)) for b in self.backends]
+        config = self.fleet.config
+        self._dialer = dialer = Dialer.open(config)
+        self._prober = Prober(self.fleet, dialer, self.metrics)
+        self._proxy = Proxy(self.fleet, dialer, self.metrics)
+        self._prober.sync()
+        if self._watch is not None:
+            self._following = asyncio.create_task(follow(self._watch, self.apply, self._note))
 
     async def stop(self) -> None:
-        for task in self._probes:
-            task.cancel()
-        for task in self._probes:
+        if self._following is not None:
+            self._following.cancel()
             with suppress(asyncio.CancelledError):
-                await task
-        if self._session is not None:
-            await self._session.close()
+                await self._following
+        if self._prober is not None:
+            await self._prober.stop()
+        if self._dialer is not None:
+            await self._dialer.close()
 
-    # ---- health
+    def apply(self, config: Config) -> None:
+        """Put a configuration in force for the next request. Raises ``CannotServe`` and changes nothing."""
+        check(config)
+        if self._dialer is not None:
+            self._dialer.apply(config)
+        self.fleet.apply(config)
+        self._keys = Keys.of(config.server)
+        if self._prober is not None:
+            self._prober.renew()
 
-    async def _probe(self, backend: Backend, session: aiohttp.ClientSession) -> None:
-        """Ask ``/health`` for ever; the first time after a part of the interval, so that they spread."""
-        timeout = aiohttp.ClientTimeout(total=self._health.timeout_secs)
-        await asyncio.sleep(random.uniform(0, min(1.0, self._health.interval_secs)))
-        while True:
-            if backend.model == "unknown":
-                backend.model = await _served_model(session, backend.url, timeout) or "unknown"
-            try:
-                async with session.get(f"{backend.url}/health", timeout=timeout) as answer:
-                    ok = answer.status == 200
-            except (aiohttp.ClientError, TimeoutError):
-                ok = False
-            backend.probes.record(ok)
-            self.metrics.checks.labels(backend.role, "success" if ok else "failure").inc()
-            await asyncio.sleep(self._health.interval_secs)
+    def _note(self, reload: Reload) -> None:
+        self.last_reload = reload
+        self.metrics.reloaded(reload)
 
-    def _usable(self) -> dict[str, int]:
-        now = monotonic()
-        return {p.role: sum(b.usable(now) for b in p) for p in (self.prefill, self.decode)}
+    def _changed(self) -> None:
+        if self._prober is not None:
+            self._prober.sync()
 
     # ---- HTTP
 
     def _main_app(self) -> web.Application:
         app = web.Application(middlewares=[self._count], client_max_size=64 * 2**20)
         app.on_response_prepare.append(_say_who)
-        for path, endpoint in _INFERENCE.items():
-            app.router.add_post(path, partial(self._inference, endpoint=endpoint))
+        for path in ENDPOINTS:
+            app.router.add_post(path, self._for("data", self._inference))
+        admin = Admin(self.fleet, self._changed)
         app.add_routes(
             [
                 web.get("/health", self._alive),
                 web.get("/liveness", self._alive),
                 web.get("/readiness", self._readiness),
                 web.get("/metrics", self._metrics),
-                web.get("/workers", self._workers),
-                web.get("/workers/{id}", self._worker),
-                web.get("/get_loads", self._loads),
                 web.get("/v1/models", self._models),
+                web.get("/config", self._for("read", self._config)),
+                web.get("/get_loads", self._for("read", self._loads)),
+                web.get("/workers", self._for("read", admin.list)),
+                web.get("/workers/{id}", self._for("read", admin.show)),
+                web.post("/workers", self._for("change", admin.add)),
+                web.patch("/workers/{id}", self._for("change", admin.change)),
+                web.delete("/workers/{id}", self._for("change", admin.remove)),
             ]
         )
         return app
 
+    def _for(self, side: Side, handler: Handler) -> Handler:
+        """The handler behind its keys."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            refused = refusal(
+                self._keys,
+                side,
+                request.headers.get("Authorization"),
+                exposed=self._exposed,
+                page="Origin" in request.headers,
+            )
+            if refused is None:
+                return await handler(request)
+            answer = error(refused.words, refused.status, refused.code)
+            if refused.status == 401:
+                realm = "data-plane" if side == "data" else "control-plane"
+                answer.headers["WWW-Authenticate"] = f'Bearer realm="{realm}"'
+            return answer
+
+        return guarded
+
     @web.middleware
-    async def _count(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         path = resource.canonical if resource is not None else "other"
-        self.metrics.http.labels(request.method if resource is not None else "other", path).inc()
+        method = request.method if resource is not None else "other"
+        self.metrics.http.labels(method, path).inc()
         self.metrics.connections.inc()
         status, code = 499, "client_closed_request"
         try:
             response = await handler(request)
-            status, code = response.status, response.headers.get("x-pdtop-error-code", "")
+            status, code = response.status, response.headers.get("x-smg-error-code", "")
         except web.HTTPException as failure:
-            code = "unknown_url" if failure.status == 404 else ""
             status = failure.status
+            code = {404: "unknown_url", 405: "method_not_allowed"}.get(status, "")
             response = error(failure.reason, status, code)
         finally:
             self.metrics.connections.dec()
             self.metrics.responses.labels(path, str(status), code).inc()
         return response
 
-    async def _inference(self, request: web.Request, endpoint: str) -> web.StreamResponse:
+    async def _inference(self, request: web.Request) -> web.StreamResponse:
         if self._proxy is None:
             return error("not started", 503, "not_ready")
-        return await self._proxy.handle(request, endpoint)
+        return await self._proxy.handle(request, ENDPOINTS[request.path][0])
 
     async def _alive(self, request: web.Request) -> web.Response:
         return web.Response(text="OK")
 
     async def _readiness(self, request: web.Request) -> web.Response:
-        usable = self._usable()
-        if not all(usable.values()):
+        now = monotonic()
+        usable = [sum(b.usable(now) for b in pool) for pool in self.fleet.pools]
+        if not all(usable):
             reason = "insufficient healthy workers"
             return web.json_response({"status": "not ready", "reason": reason}, status=503)
-        total = sum(1 for _ in self.backends)
-        return web.json_response(
-            {"status": "ready", "healthy_workers": sum(usable.values()), "total_workers": total}
-        )
+        total = sum(len(pool) for pool in self.fleet.pools)
+        return web.json_response({"status": "ready", "healthy_workers": sum(usable), "total_workers": total})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        page = self.metrics.page(self.backends, monotonic())
+        now = monotonic()
+        weights = self.fleet.config.load
+        page = self.metrics.page(((b, b.load(weights, now)) for b in self.fleet), now)
         return web.Response(body=page, headers={"Content-Type": _CONTENT_TYPE})
 
-    async def _workers(self, request: web.Request) -> web.Response:
-        now = monotonic()
-        workers = [b.as_json(now) for b in self.backends]
-        stats = {
-            "prefill_count": len(self.prefill.backends),
-            "decode_count": len(self.decode.backends),
-            "regular_count": 0,
-        }
-        return web.json_response({"workers": workers, "total": len(workers), "stats": stats})
-
-    async def _worker(self, request: web.Request) -> web.Response:
-        wanted = request.match_info["id"]
-        for backend in self.backends:
-            if backend.worker_id == wanted:
-                return web.json_response(backend.as_json(monotonic()))
-        return error(f"worker {wanted} not found", 404, "worker_not_found")
+    async def _config(self, request: web.Request) -> web.Response:
+        """The settings in force, how the last reload ended, and what is not as the file says."""
+        reload = self.last_reload
+        return web.json_response(
+            {
+                "config": effective(self.fleet.config),
+                "file": str(self._watch.path) if self._watch is not None else None,
+                "reload": {
+                    "outcome": reload.outcome if reload else "none",
+                    "at": reload.at if reload else None,
+                    "words": reload.words if reload else "",
+                },
+                "restart_needed": restart_needed(self._started, self.fleet.config),
+                "transient": self.fleet.transient,
+            }
+        )
 
     async def _loads(self, request: web.Request) -> web.Response:
+        now = monotonic()
+        weights = self.fleet.config.load
         loads = [
-            {"worker": b.url, "worker_type": b.role, "dp_rank": 0, "load": b.inflight} for b in self.backends
+            {
+                "worker": b.url,
+                "worker_type": b.role,
+                "dp_rank": 0,
+                "load": b.inflight,
+                "score": b.load(weights, now),
+            }
+            for b in self.fleet
         ]
         return web.json_response(
             {
@@ -203,24 +228,26 @@ class Gateway:
         )
 
     async def _models(self, request: web.Request) -> web.Response:
-        names = sorted({b.model for b in self.backends} - {"unknown"})
+        names = sorted({b.model for b in self.fleet} - {"unknown"})
         if not names:
             return error("no model is available", 503, "no_models_available")
         data = [{"id": n, "object": "model", "created": 0, "owned_by": "self_hosted"} for n in names]
         return web.json_response({"object": "list", "data": data})
 
 
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _new_id(path: str) -> str:
+    start = ENDPOINTS[path][1] if path in ENDPOINTS else "req"
+    return f"{start}-{uuid.uuid4().hex[:24]}"
+
+
 async def _say_who(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = f"pdtop/{__version__}"
-
-
-async def _served_model(
-    session: aiohttp.ClientSession, url: str, limits: aiohttp.ClientTimeout
-) -> str | None:
-    """The name under which the worker serves its model; None if it does not say."""
-    try:
-        async with session.get(f"{url}/v1/models", timeout=limits) as answer:
-            data = (await answer.json())["data"]
-            return str(data[0]["id"])
-    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
-        return None
+    given = request.headers.get("x-request-id", "")
+    response.headers["x-request-id"] = given[:_LONGEST_ID] or _new_id(request.path)

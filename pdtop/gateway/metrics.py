@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 
 from pdtop.gateway.pool import Backend
+from pdtop.gateway.reload import OUTCOMES, Reload
 
 _BREAKER = {"closed": 0, "open": 1, "half_open": 2}
 _DURATIONS = (
@@ -24,6 +25,10 @@ _DURATIONS = (
 _TTFT = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.5, 2.0, 2.5),
     *(4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0),
+)
+_TPOT = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 1.0, 2.5),
 )
 
 
@@ -60,6 +65,46 @@ class RouterMetrics:
             ("worker_type", "connection_mode", "model", "policy"),
             registry=registry,
         )
+        self.selected = Counter(
+            "smg_worker_selected",
+            "Selections of each worker and why: affinity, load, pair, only one, turn, chance, hash",
+            ("worker", "worker_type", "policy", "reason"),
+            registry=registry,
+        )
+        self._weight = Gauge("smg_worker_weight", "Weight in force", worker, registry=registry)
+        self._draining = Gauge(
+            "smg_worker_draining", "1: gets no new requests, finishes its old ones", worker, registry=registry
+        )
+        self._load = Gauge("smg_worker_load", "Load in the units of [load]", worker, registry=registry)
+        self.matched = Histogram(
+            "smg_cache_aware_match_ratio",
+            "Share of the prompt that the chosen prefill worker was sent before",
+            buckets=[i / 10 for i in range(11)],
+            registry=registry,
+        )
+        self.transfer_cost = Histogram(
+            "smg_pd_transfer_cost",
+            "Cost of the chosen pairs by [topology]",
+            buckets=(0.0, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0),
+            registry=registry,
+        )
+        self._reloads = Counter(
+            "smg_config_reload", "Readings of config.toml by outcome", ("outcome",), registry=registry
+        )
+        self._reload_ok = Gauge(
+            "smg_config_last_reload_successful",
+            "0: the file is bad, the last good one counts",
+            registry=registry,
+        )
+        self._reloaded_at = Gauge(
+            "smg_config_last_reload_success_timestamp_seconds",
+            "When the settings in force were read",
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self._reloads.labels(outcome)
+        self._reload_ok.set(1)
+        self._reloaded_at.set_to_current_time()
         self.checks = Counter(
             "smg_worker_health_checks", "Health probes", ("worker_type", "result"), registry=registry
         )
@@ -110,17 +155,48 @@ class RouterMetrics:
             registry=registry,
         )
 
-    def page(self, backends: Iterable[Backend], now: float) -> bytes:
-        """The page as text 0.0.4; what is known of each worker is taken at this moment."""
+        self.tpot = Histogram(
+            "smg_pd_tpot_seconds",
+            "Time per token after the first; by stream events where the worker does not count its tokens",
+            (*pd, "counted"),
+            buckets=_TPOT,
+            registry=registry,
+        )
+
+    def reloaded(self, reload: Reload) -> None:
+        self._reloads.labels(reload.outcome).inc()
+        self._reload_ok.set(1 if reload.ok else 0)
+        if reload.ok:
+            self._reloaded_at.set(reload.at)
+
+    def page(self, backends: Iterable[tuple[Backend, float]], now: float) -> bytes:
+        """The page as text 0.0.4. Each worker with its load; what is known of it is taken at this moment."""
+        gauges = (
+            self._active,
+            self._health,
+            self._breaker,
+            self._run,
+            self._weight,
+            self._draining,
+            self._load,
+        )
+        for gauge in (*gauges, self._pool_size):
+            gauge.clear()  # a worker that is gone has no series
         sizes: dict[tuple[str, str], int] = {}
-        for backend in backends:
-            self._active.labels(backend.url).set(backend.inflight)
-            self._health.labels(backend.url).set(1 if backend.probes.healthy else 0)
-            self._breaker.labels(backend.url).set(_BREAKER[backend.breaker.state(now)])
-            self._run.labels(backend.url).set(backend.breaker.failures)
+        for backend, load in backends:
+            values = (
+                backend.inflight,
+                1 if backend.probes.healthy else 0,
+                _BREAKER[backend.breaker.state(now)],
+                backend.breaker.failures,
+                backend.weight,
+                1 if backend.draining else 0,
+                load,
+            )
+            for gauge, value in zip(gauges, values, strict=True):
+                gauge.labels(backend.url).set(value)
             pool = (backend.role, backend.model)
             sizes[pool] = sizes.get(pool, 0) + 1
-        self._pool_size.clear()
         for (role, model), size in sizes.items():
             self._pool_size.labels(role, "http", model).set(size)
         return generate_latest(self._registry)

@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 import aiohttp
 from aiohttp import web
 
+from pdtop.gateway.dialing import Dialer
+from pdtop.gateway.fleet import Dispatch, Fleet, NoWorker
+from pdtop.gateway.inference import BadRequest, Inference, read_inference, tokens_in
 from pdtop.gateway.metrics import RouterMetrics
-from pdtop.gateway.policies import PREFIX_CHARS
-from pdtop.gateway.pool import Backend, Pool
+from pdtop.gateway.pool import Backend, Leg
+from pdtop.gateway.probing import SILENCE_S
 
 ATTEMPTS = 3
+RETRY_AFTER_S = 0.05  # times the number of attempts so far
+
+#: Requests at the same time; beyond it clients are told to come again. Each costs about 100 KB.
+MOST_INFLIGHT = 4096
+
+#: Prefill's answer ends about when decode's begins; after a short answer it is waited for so long.
+_PREFILL_TAIL_S = 1.0
+
+_TAIL_BYTES = 2048
 
 #: Answer headers that belong to the connection, not to the answer.
 _HOP = {
@@ -33,11 +43,8 @@ _HOP = {
     "content-encoding",
     "date",
     "server",
+    "x-request-id",
 }
-
-
-class NoWorker(Exception):
-    """A pool has nobody who can take the request."""
 
 
 class LegFailed(Exception):
@@ -50,197 +57,281 @@ class LegFailed(Exception):
 
 
 @dataclass(slots=True)
-class Legs:
-    """The two dispatches of one attempt."""
+class Answer:
+    """What a worker has answered so far: its head and the first part of its body."""
 
-    prefill: Backend
-    decode: Backend
+    response: aiohttp.ClientResponse
+    first: bytes
+
+    @property
+    def streams(self) -> bool:
+        return self.response.content_type == "text/event-stream"
+
+
+class PrefillRefused(Exception):
+    """Prefill says that the request is at fault; its answer is the client's."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+@dataclass(slots=True)
+class Call:
+    """One client's request on its way."""
+
+    request: web.Request
+    inference: Inference
+    labels: tuple[str, ...]
+    out: web.StreamResponse | None = None
+    tried: set[Backend] = field(default_factory=set)
+
+    @property
+    def model(self) -> str:
+        return self.labels[3]
 
 
 class Proxy:
     """See the module. ``handle`` serves one request."""
 
-    def __init__(
-        self, prefill: Pool, decode: Pool, session: aiohttp.ClientSession, metrics: RouterMetrics
-    ) -> None:
-        self._prefill = prefill
-        self._decode = decode
-        self._session = session
+    def __init__(self, fleet: Fleet, dialer: Dialer, metrics: RouterMetrics) -> None:
+        self._fleet = fleet
+        self._dialer = dialer
         self._metrics = metrics
-        self._rooms = random.SystemRandom()
+        self._inflight = 0
 
     async def handle(self, request: web.Request, endpoint: str) -> web.StreamResponse:
+        if self._inflight >= MOST_INFLIGHT:
+            return error(f"{MOST_INFLIGHT} requests are in flight", 503, "overloaded")
+        self._inflight += 1
         try:
-            body = await request.json()
-        except ValueError:
-            return error("the body is not JSON", 400, "invalid_request")
-        if not isinstance(body, dict):
-            return error("the body is not a JSON object", 400, "invalid_request")
-        model = str(body.get("model", "unknown"))
-        labels = ("http", "pd", "http", model, endpoint)
-        streaming = "true" if body.get("stream") is True else "false"
-        self._metrics.requests.labels(*labels, streaming).inc()
-        prefix = prompt_start(body)
-        tried: list[Backend] = []
+            return await self._serve(request, endpoint)
+        finally:
+            self._inflight -= 1
+
+    async def _serve(self, request: web.Request, endpoint: str) -> web.StreamResponse:
+        try:
+            inference = read_inference(await request.read())
+        except BadRequest as fault:
+            return error(str(fault), 400, "invalid_request")
+        labels = ("http", "pd", "http", self._model_label(inference.model), endpoint)
+        call = Call(request, inference, labels)
+        self._metrics.requests.labels(*labels, "true" if inference.streaming else "false").inc()
+        limit = self._fleet.config.server.request_timeout_secs
+        try:
+            async with asyncio.timeout(limit):
+                return await self._attempts(call)
+        except TimeoutError:
+            words = f"the request took longer than {limit:g} s"
+            self._metrics.request_errors.labels(*labels, "timeout").inc()
+            if call.out is None:
+                return error(words, 504, "timeout")
+            return await _broken(call.out, words)
+
+    def _model_label(self, named: str) -> str:
+        """Names that no worker serves are one label: clients must not be able to make series."""
+        if not named:
+            return "unknown"
+        return named if any(b.model == named for b in self._fleet) else "other"
+
+    async def _attempts(self, call: Call) -> web.StreamResponse:
+        endpoint = call.labels[4]
         reason = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 for role in ("prefill", "decode"):
                     self._metrics.retries.labels(role, endpoint).inc()
+                await asyncio.sleep(RETRY_AFTER_S * (attempt - 1))
             try:
-                legs = self._select(prefix, tried, model)
-                return await self._attempt(request, body, legs, labels)
+                dispatch = self._fleet.dispatch(call.inference.wanted, monotonic(), call.tried)
             except NoWorker as nobody:
-                self._metrics.request_errors.labels(*labels, "no_available_workers").inc()
-                return error(str(nobody), 503, "no_available_workers")
+                self._metrics.request_errors.labels(*call.labels, "no_available_workers").inc()
+                return error(f"{nobody}; {reason}" if reason else str(nobody), 503, "no_available_workers")
+            try:
+                self._count(dispatch, call.model)
+                return await self._attempt(call, dispatch)
             except LegFailed as failure:
-                tried.append(failure.backend)
+                call.tried.add(failure.backend)
                 reason = failure.reason
-                kind = self._metrics.errors.labels(failure.backend.role, "http", "upstream")
-                kind.inc()
-        self._metrics.request_errors.labels(*labels, "upstream").inc()
+                self._metrics.errors.labels(failure.backend.role, "http", "upstream").inc()
+            finally:
+                self._fleet.close(dispatch, monotonic())
+        self._metrics.request_errors.labels(*call.labels, "upstream").inc()
         return error(reason, 502, "upstream_error")
 
-    def _select(self, prefix: str, tried: list[Backend], model: str) -> Legs:
-        now = monotonic()
-        chosen: list[Backend] = []
-        for pool in (self._prefill, self._decode):
-            backend = pool.pick(prefix, now, tried)
-            if backend is None:
-                raise NoWorker(f"no {pool.role} worker can take a request")
+    def _count(self, dispatch: Dispatch, model: str) -> None:
+        pools, pair = self._fleet.pools, dispatch.pair
+        for pool, leg, choice in zip(pools, dispatch.legs, (pair.prefill, pair.decode), strict=True):
+            url = leg.backend.url
             self._metrics.selections.labels(pool.role, "http", model, pool.policy).inc()
-            chosen.append(backend)
-        return Legs(*chosen)
+            self._metrics.selected.labels(url, pool.role, pool.policy, choice.reason).inc()
+            self._metrics.dispatched.labels(url, model).inc()
+        self._metrics.matched.observe(pair.prefill.chosen.matched)
+        self._metrics.transfer_cost.observe(pair.transfer_cost)
 
-    async def _attempt(
-        self, request: web.Request, body: Mapping[str, object], legs: Legs, labels: tuple[str, ...]
-    ) -> web.StreamResponse:
-        payload = json.dumps(
-            {
-                **body,
-                "bootstrap_host": legs.prefill.host,
-                "bootstrap_port": legs.prefill.bootstrap_port,
-                "bootstrap_room": self._rooms.getrandbits(63),
-            }
-        ).encode()
-        started = monotonic()
-        prefill = asyncio.create_task(self._prefill_leg(request.path, payload, legs.prefill, labels[3]))
-        decode = asyncio.create_task(self._open(request.path, payload, legs.decode))
-        self._begin(legs.decode, labels[3])
+    async def _attempt(self, call: Call, dispatch: Dispatch) -> web.StreamResponse:
+        host, port = dispatch.prefill.backend.host, dispatch.prefill.backend.bootstrap_port
+        payload = call.inference.payload(host, port, dispatch.room)
+        prefill = asyncio.create_task(self._prefill_leg(call, payload, dispatch.prefill))
+        decode = asyncio.create_task(self._open(call, payload, dispatch.decode))
         try:
             await asyncio.wait({prefill, decode}, return_when=asyncio.FIRST_COMPLETED)
-            if not decode.done() or prefill.done():
-                await prefill  # raises if prefill was the first to fail
-            upstream = await decode
-            async with upstream:
-                return await self._relay(request, upstream, legs.decode, labels, started)
+            if prefill.done():
+                prefill.result()
+            answer = await decode
+            response = await self._relay(call, dispatch, answer)
+            if not prefill.done():
+                await asyncio.wait({prefill}, timeout=_PREFILL_TAIL_S)
+            return response
+        except PrefillRefused as refused:
+            refused.answer.response.close()
+            return self._whole(call, dispatch, refused.answer)
         finally:
-            legs.decode.inflight -= 1
             for task in (prefill, decode):
                 task.cancel()
             for task in (prefill, decode):
-                with suppress(asyncio.CancelledError, LegFailed):
+                with suppress(asyncio.CancelledError, LegFailed, PrefillRefused):
                     await task
-            if decode.done() and not decode.cancelled() and decode.exception() is None:
-                decode.result().close()
+            if not decode.cancelled() and decode.exception() is None:
+                decode.result().response.close()
 
-    def _begin(self, backend: Backend, model: str) -> None:
-        backend.inflight += 1
-        backend.dispatched += 1
-        self._metrics.dispatched.labels(backend.url, model).inc()
+    def _end(self, leg: Leg, ok: bool) -> None:
+        if not leg.ended:
+            self._fleet.end(leg, ok, monotonic())
+            self._metrics.outcomes.labels(leg.backend.url, "success" if ok else "failure").inc()
 
-    def _outcome(self, backend: Backend, ok: bool) -> None:
-        backend.outcome(ok, monotonic())
-        self._metrics.outcomes.labels(backend.url, "success" if ok else "failure").inc()
+    def _failed(self, leg: Leg, failure: BaseException) -> LegFailed:
+        self._end(leg, False)
+        given_up = not isinstance(failure, aiohttp.ClientError)  # our own limit, not one of the connection
+        words = "it is silent and fails its probes" if given_up else str(failure) or type(failure).__name__
+        return LegFailed(leg.backend, f"{leg.backend.url}: {words}")
 
-    async def _prefill_leg(self, path: str, payload: bytes, backend: Backend, model: str) -> None:
-        self._begin(backend, model)
-        started = monotonic()
+    async def _prefill_leg(self, call: Call, payload: bytes, leg: Leg) -> None:
+        answer = await self._open(call, payload, leg)
+        if answer.response.status >= 400:
+            self._end(leg, True)
+            raise PrefillRefused(answer)
         try:
-            async with await self._open(path, payload, backend) as answer:
-                async for _ in answer.content.iter_any():
+            async with answer.response, asyncio.timeout(None) as leg.limit:
+                async for _ in answer.response.content.iter_any():
                     pass
-            self._outcome(backend, True)
-            self._metrics.prefill.labels("pd", model, "sglang").observe(monotonic() - started)
-        except aiohttp.ClientError as failure:
-            self._outcome(backend, False)
-            raise LegFailed(backend, f"{backend.url}: {_words(failure)}") from failure
-        finally:
-            backend.inflight -= 1
-
-    async def _open(self, path: str, payload: bytes, backend: Backend) -> aiohttp.ClientResponse:
-        """Send one leg; returns at the answer's head. A server error is a failure of the leg."""
-        try:
-            answer = await self._session.post(
-                backend.url + path, data=payload, headers={"Content-Type": "application/json"}
-            )
         except (aiohttp.ClientError, TimeoutError) as failure:
-            self._outcome(backend, False)
-            raise LegFailed(backend, f"{backend.url}: {_words(failure)}") from failure
-        if answer.status >= 500:
-            text = (await answer.text())[:300]
-            self._outcome(backend, False)
-            raise LegFailed(backend, f"{backend.url} answered {answer.status}: {text}")
+            raise self._failed(leg, failure) from failure
+        finally:
+            leg.limit = None
+        self._end(leg, True)
+        self._metrics.prefill.labels("pd", call.model, "sglang").observe(monotonic() - leg.began)
+
+    async def _open(self, call: Call, payload: bytes, leg: Leg) -> Answer:
+        """Send one leg; returns with the first of its answer. A server error is a failure of the leg."""
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with asyncio.timeout(None) as leg.limit:
+                response = await self._dialer.post(
+                    leg.backend, call.request.path, payload, call.request.headers
+                )
+                answer = Answer(response, b"")
+                answer.first = await (response.content.readany() if answer.streams else response.read())
+        except (aiohttp.ClientError, TimeoutError) as failure:
+            if response is not None:
+                response.close()
+            raise self._failed(leg, failure) from failure
+        except asyncio.CancelledError:
+            if response is not None:
+                response.close()
+            raise
+        finally:
+            leg.limit = None
+        text = answer.first[:300].decode(errors="replace")
+        # SGLang sends the head of a stream before it knows whether there will be one.
+        broken = answer.streams and answer.first.startswith((b'data: {"error"', b'data:{"error"'))
+        if response.status >= 500 or broken:
+            response.close()
+            self._end(leg, False)
+            raise LegFailed(leg.backend, f"{leg.backend.url} answered {response.status}: {text}")
         return answer
 
-    async def _relay(
-        self,
-        request: web.Request,
-        upstream: aiohttp.ClientResponse,
-        backend: Backend,
-        labels: tuple[str, ...],
-        started: float,
-    ) -> web.StreamResponse:
-        headers = {k: v for k, v in upstream.headers.items() if k.lower() not in _HOP}
-        out = web.StreamResponse(status=upstream.status, headers=headers)
-        streams = upstream.content_type == "text/event-stream"
+    def _headers(self, dispatch: Dispatch, answer: Answer) -> dict[str, str]:
+        headers = {k: v for k, v in answer.response.headers.items() if k.lower() not in _HOP}
+        headers["x-sglang-worker"] = headers["x-sglang-decode-worker"] = dispatch.decode.backend.url
+        headers["x-sglang-prefill-worker"] = dispatch.prefill.backend.url
+        return headers
+
+    async def _relay(self, call: Call, dispatch: Dispatch, answer: Answer) -> web.StreamResponse:
+        if answer.streams:
+            return await self._stream(call, dispatch, answer)
+        response = self._whole(call, dispatch, answer)
+        self._end(dispatch.decode, True)
+        return response
+
+    def _whole(self, call: Call, dispatch: Dispatch, answer: Answer) -> web.Response:
+        self._metrics.duration.labels(*call.labels).observe(monotonic() - dispatch.prefill.began)
+        headers = self._headers(dispatch, answer)
+        return web.Response(body=answer.first, status=answer.response.status, headers=headers)
+
+    async def _stream(self, call: Call, dispatch: Dispatch, answer: Answer) -> web.StreamResponse:
+        leg, content = dispatch.decode, answer.response.content
+        first_at = last_at = monotonic()
+        self._metrics.ttft.labels("pd", call.model, "sglang").observe(first_at - dispatch.prefill.began)
+        self._metrics.duration.labels(*call.labels).observe(first_at - dispatch.prefill.began)
+        headers = self._headers(dispatch, answer)
+        call.out = out = web.StreamResponse(status=answer.response.status, headers=headers)
+        await out.prepare(call.request)
+        part, tail, events, leg.streaming = answer.first, b"", 0, True
         try:
-            async for part in upstream.content.iter_any():
-                if not out.prepared:
-                    await out.prepare(request)
-                    if streams:  # an answer in one piece has no first token
-                        self._metrics.ttft.labels("pd", labels[3], "sglang").observe(monotonic() - started)
-                        self._metrics.duration.labels(*labels).observe(monotonic() - started)
-                await out.write(part)
-        except aiohttp.ClientError as failure:
-            self._outcome(backend, False)
-            if not out.prepared:
-                raise LegFailed(backend, f"{backend.url}: {_words(failure)}") from failure
-            self._metrics.request_errors.labels(*labels, "stream_broken").inc()
-            await out.write(_stream_error(f"{backend.url}: {_words(failure)}"))
-            await out.write_eof()
-            return out
-        if not out.prepared:
-            await out.prepare(request)
-        if not streams:
-            self._metrics.duration.labels(*labels).observe(monotonic() - started)
-        self._outcome(backend, True)
+            async with asyncio.timeout(None) as leg.limit:
+                while part:
+                    await out.write(part)
+                    seen = part.count(b"data:")
+                    events += seen
+                    leg.progress(seen)
+                    tail = part[-_TAIL_BYTES:] if len(part) >= _TAIL_BYTES else (tail + part)[-_TAIL_BYTES:]
+                    if leg.limit.when() is not None:  # it fails its probes, but it goes on
+                        leg.limit.reschedule(asyncio.get_running_loop().time() + SILENCE_S)
+                    last_at = monotonic()
+                    part = await _next(content)
+        except (_Cut, TimeoutError) as failure:
+            self._metrics.request_errors.labels(*call.labels, "stream_broken").inc()
+            return await _broken(out, self._failed(leg, failure.__cause__ or failure).reason)
+        finally:
+            leg.limit = None
+        self._end(leg, True)
+        self._observe_tpot(call, tail, events - tail.count(b"[DONE]"), last_at - first_at)
         await out.write_eof()
         return out
 
+    def _observe_tpot(self, call: Call, tail: bytes, events: int, seconds: float) -> None:
+        produced = tokens_in(tail)
+        count = events if produced is None else produced
+        if count > 1:
+            counted = "events" if produced is None else "tokens"
+            self._metrics.tpot.labels("pd", call.model, "sglang", counted).observe(seconds / (count - 1))
 
-def prompt_start(body: Mapping[str, object]) -> str:
-    """The first characters of the prompt, as far as a policy looks at it."""
-    text = body.get("text")
-    if isinstance(text, str):
-        return text[:PREFIX_CHARS]
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        contents = (m.get("content") for m in messages if isinstance(m, dict))
-        return "".join(c for c in contents if isinstance(c, str))[:PREFIX_CHARS]
-    return ""
+
+class _Cut(Exception):
+    """A worker's answer ended early; the cause says how."""
+
+
+async def _next(content: aiohttp.StreamReader) -> bytes:
+    """The next part of a worker's answer; its failures are told from those of the client's connection."""
+    try:
+        return await content.readany()
+    except aiohttp.ClientError as failure:
+        raise _Cut from failure
+
+
+async def _broken(out: web.StreamResponse, words: str) -> web.StreamResponse:
+    """Tell the client of a stream that it has not got everything."""
+    body = {"error": {"type": "stream_error", "message": f"Stream error: {words}"}}
+    await out.write(b"data: " + json.dumps(body).encode() + b"\n\ndata: [DONE]\n\n")
+    await out.write_eof()
+    return out
 
 
 def error(message: str, status: int, code: str) -> web.Response:
     kind = "server_error" if status >= 500 else "invalid_request_error"
     body = {"error": {"type": kind, "code": code, "message": message, "param": None}}
-    return web.json_response(body, status=status, headers={"x-pdtop-error-code": code})
-
-
-def _stream_error(message: str) -> bytes:
-    body = {"error": {"type": "stream_error", "message": f"Stream error: {message}"}}
-    return b"data: " + json.dumps(body).encode() + b"\n\ndata: [DONE]\n\n"
-
-
-def _words(failure: BaseException) -> str:
-    return str(failure) or type(failure).__name__
+    headers = {"x-smg-error-code": code}
+    if status == 503:
+        headers["retry-after"] = "1"
+    return web.json_response(body, status=status, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,9 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdtop.config.schema import Config
-from pdtop.gateway.app import CannotServe, Gateway, pools_of
+from pdtop.gateway.app import Gateway
+from pdtop.gateway.fleet import CannotServe, Fleet
+from pdtop.gateway.health import BREAKER_FAILURES
 from pdtop.simulator.worker import SimWorker
 from tests.simulator.support import DECODE, PREFILL, client, eventually, get, post, until, workers
 
@@ -25,7 +28,14 @@ CHAT: dict[str, Any] = {
 }
 
 
-def config(running: Sequence[SimWorker], policy: str = "round_robin", **server: object) -> Config:
+def config(
+    running: Sequence[SimWorker],
+    policy: str = "round_robin",
+    *,
+    server: dict[str, object] | None = None,
+    **more: dict[str, object],
+) -> Config:
+    """Settings for these workers; ``more`` are further tables."""
     pools: dict[str, dict[str, Any]] = {"prefill": {}, "decode": {}}
     for role, table in pools.items():
         members = [w for w in running if w.spec.role == role]
@@ -34,7 +44,7 @@ def config(running: Sequence[SimWorker], policy: str = "round_robin", **server: 
             ports = {w.url.removeprefix("http://"): {"bootstrap_port": w.bootstrap_port} for w in members}
             table["worker"] = ports
     health = {"interval_secs": 0.02, "timeout_secs": 1.0, "unhealthy_threshold": 2}
-    return Config.model_validate({**pools, "health": health, "server": server})
+    return Config.model_validate({**pools, "health": health, "server": server or {}, **more})
 
 
 @asynccontextmanager
@@ -103,21 +113,23 @@ async def test_round_robin_shares_evenly() -> None:
     ):
         for _ in range(6):
             assert (await post(session, url + "/v1/chat/completions", CHAT)).status == 200
-        assert [b.dispatched for b in gateway.backends] == [3, 3, 3, 3]
+        assert [b.dispatched for b in gateway.fleet] == [3, 3, 3, 3]
 
 
 async def test_a_dead_worker_costs_retries_but_no_answers() -> None:
     async with (
         workers(PREFILL, DECODE, DECODE) as running,
-        router(config(running)) as (gateway, url),
+        router(config(running, health={"interval_secs": 60.0})) as (gateway, url),
         client() as session,
     ):
-        dead = gateway.decode.backends[0]
+        dead = gateway.fleet.decode.backends[0]
+        await eventually(lambda: dead.probes.asked)
         await running[1].stop()
         for _ in range(6):
             assert (await post(session, url + "/v1/chat/completions", CHAT)).status == 200
-        assert dead.failed >= 1
+        assert dead.failed == BREAKER_FAILURES  # from then on it gets none
         found = await samples(session, url)
+        gateway.apply(config(running))  # probes often from now on
         await eventually(lambda: not dead.probes.healthy)
         listed = (await get(session, url + "/workers")).json
     assert found["smg_worker_retries_total"] >= 2  # one retry counts for both pools
@@ -164,7 +176,7 @@ async def test_a_client_that_leaves_ends_both_legs() -> None:
             await until(session, d, "running", 1)
         for worker in (p, d):
             await until(session, worker, "used_tokens", 0)
-        await eventually(lambda: not any(b.inflight for b in gateway.backends))
+        await eventually(lambda: not any(b.inflight for b in gateway.fleet))
 
 
 async def test_a_decode_that_dies_in_a_stream_is_said_in_the_stream() -> None:
@@ -181,7 +193,7 @@ async def test_a_decode_that_dies_in_a_stream_is_said_in_the_stream() -> None:
             rest = await answer.read()
         assert b"stream_error" in rest
         assert rest.endswith(b"data: [DONE]\n\n")
-        assert gateway.decode.backends[0].failed == 1
+        assert gateway.fleet.decode.backends[0].failed == 1
 
 
 async def test_what_the_router_says_of_itself() -> None:
@@ -193,16 +205,18 @@ async def test_what_the_router_says_of_itself() -> None:
         loads = await get(session, url + "/get_loads")
         listed = (await get(session, url + "/workers")).json
         one = await get(session, url + f"/workers/{listed['workers'][0]['id']}")
-        nobody = await get(session, url + "/workers/nobody")
+        nobody = await get(session, url + f"/workers/{uuid.uuid4()}")
+        no_id = await get(session, url + "/workers/nobody")
         unknown = await get(session, url + "/list_workers")
-        await eventually(lambda: all(b.model != "unknown" for b in gateway.backends))
+        await eventually(lambda: all(b.model != "unknown" for b in gateway.fleet))
         models = await get(session, url + "/v1/models")
     assert loads.headers["Server"].startswith("pdtop/")
     assert loads.json["version"].startswith("pdtop-")
     assert {entry["worker"] for entry in loads.json["loads"]} == {w.url for w in running}
     assert listed["stats"] == {"prefill_count": 1, "decode_count": 1, "regular_count": 0}
     assert one.json["url"] == running[0].url
-    assert (nobody.status, nobody.json["error"]["code"]) == (404, "worker_not_found")
+    assert (nobody.status, nobody.json["code"]) == (404, "WORKER_NOT_FOUND")
+    assert (no_id.status, no_id.json["code"]) == (400, "BAD_REQUEST")
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "unknown_url")
     assert [m["id"] for m in models.json["data"]] == ["demo-llama-70b"]
 
@@ -216,5 +230,5 @@ async def test_a_body_that_is_no_request() -> None:
 
 
 def test_a_policy_that_is_not_here_is_said_and_not_replaced() -> None:
-    with pytest.raises(CannotServe, match=r"prefill\.policy = 'cache_aware': this router has round_robin"):
-        pools_of(config([], policy="cache_aware"))
+    with pytest.raises(CannotServe, match=r"prefill\.policy = 'bucket': this router has round_robin"):
+        Fleet(config([], policy="bucket"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pdtop.config.load import load
-from pdtop.gateway.policies import POLICIES, Ask, Candidate
+from pdtop.gateway.policies import POLICIES, Ask, Candidate, Rules
 from pdtop.simulator.demo import Place, config_text
 from pdtop.simulator.engine import Gauges
 from pdtop.simulator.prefill import PrefillEngine
@@ -25,6 +25,7 @@ def play(scenario: Scenario) -> tuple[VirtualCluster, Plan]:
     wanted = plan(scenario, 3, 4, None, seed=0)
     c = VirtualCluster.make([*wanted.prefill, *wanted.decode])
     everyone = [*c.prefill, *c.decode]
+    turns = [0.0, 0.0, 0.0]
     faults = sorted(
         (fault.at, fault.kind, fault.value, index)
         for index, worker in enumerate(everyone)
@@ -40,8 +41,9 @@ def play(scenario: Scenario) -> tuple[VirtualCluster, Plan]:
             inflict(everyone[index], kind, value)
         c.run_until(arrival.at)
         chosen = POLICIES[wanted.prefill_policy](
-            [Candidate(str(i)) for i in range(3)], Ask(number, prefix=arrival.prompt)
-        )
+            [Candidate(str(i), turn=turns[i]) for i in range(3)], Ask(prefix=arrival.prompt), Rules()
+        ).chosen
+        turns[int(chosen.url)] += 1
         c.submit(request_of(arrival, str(number), number), c.prefill[int(chosen.url)], least_loaded(c.decode))
     c.run_until(END_S)
     return c, wanted
