@@ -8,7 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from pdtop.cluster.answers import KeyUse
+from pdtop.cluster.interpret import metrics_reading
 from pdtop.cluster.model import Backlog, Health, Rank, Role, Router, RouterOpinion, Snapshot, State, Worker
+from pdtop.cluster.readings import Answer, MetricsReading
+from pdtop.cluster.watch import About, WorkerWatch
+from pdtop.metrics.worker_page import WorkerPageReader
 from pdtop.operations.draining import DrainWatch, RouterSays, Sample, sample_of
 from pdtop.operations.model import DrainProgress, DrainState
 from tests.insight.scenes import waits, worker
@@ -397,6 +402,16 @@ def test_a_list_that_is_not_of_now_is_no_word(bad: Router) -> None:
     # its metrics page may still tell that it sends
     ready = worker(opinions=(opinion(Health.HEALTHY, inflight=2.0),))
     assert says(ready, bad) == RouterSays(None, True, None, bad.age_s)
+
+
+def test_finished_requests_come_from_a_page_that_is_of_now() -> None:
+    watched = WorkerWatch(About("d1:30001", "d1", Role.DECODE))
+    page = b'# TYPE sglang:num_requests_total counter\nsglang:num_requests_total{model_name="m"} 7.0\n'
+    answer = Answer(1.0, 0.0, 200, {"content-type": "text/plain; version=0.0.4"}, page)
+    watched.observe_metrics(metrics_reading(answer, WorkerPageReader(), KeyUse()))
+    assert watched.view(1.5, 30.0).finished == 7.0
+    watched.observe_metrics(MetricsReading(3.0, State.TIMEOUT))
+    assert watched.view(3.5, 30.0).finished is None
 
 
 def test_every_router_is_asked_of_its_own() -> None:
