@@ -220,9 +220,13 @@ def check(path: tuple[str, ...], spelling: str, config: Config | None = None) ->
     return next((guard_of(p) for p in loaded.problems if forbids(p)), None)
 
 
+#: Warnings of a file that a change of ours must not bring in.
+_KINDS = ("unknown_key", "secret_in_file")
+
+
 def forbids(problem: Problem) -> bool:
     """Whether a problem that a change would bring in refuses it."""
-    return problem.severity == "error" or problem.kind in ("unknown_key", "secret_in_file")
+    return problem.severity == "error" or problem.kind in _KINDS
 
 
 def guard_of(problem: Problem) -> Guard:
@@ -231,7 +235,7 @@ def guard_of(problem: Problem) -> Guard:
     unknown = problem.kind == "unknown_key"
     hint = _hint(split_key(problem.key) if problem.key else (), problem.suggestion, problem.fix)
     return Guard(
-        problem.kind if problem.kind in ("unknown_key", "secret_in_file") else "range",
+        problem.kind if problem.kind in _KINDS else "range" if problem.severity == "error" else "config",
         f"{what}: {problem.rule}" if what else problem.rule,
         hint or ("`pdtop config show` lists all keys" if unknown else ""),
         blocks=forbids(problem),

@@ -26,8 +26,11 @@ from pdtop.operations.model import (
     PoolEffect,
     RemoveWorker,
     Request,
+    SetValue,
     SetWeight,
+    Undo,
     Undrain,
+    UnsetValue,
 )
 from pdtop.operations.resolve import all_places, bootstrap_port, key_of, places, unknown_worker
 from pdtop.routers.detect import DIALECTS, UNKNOWN
@@ -43,20 +46,14 @@ _TOLD_BETTER = frozenset({"power_of_two", "pool_out", "empty_pool"})
 POOLS = (Role.PREFILL, Role.DECODE)
 
 
-def file_guards(loaded: Loaded | None) -> tuple[Guard, ...]:
-    """Whether there is a file that can be edited at all."""
+def file_guards(request: Request, loaded: Loaded | None) -> tuple[Guard, ...]:
+    """Whether there is a file that can be edited. One value of a broken file can still be put right."""
     if loaded is None or (loaded.problems and loaded.problems[0].kind == "unreadable"):
         why = "there is no config.toml" if loaded is None else loaded.problems[0].text
-        return (
-            Guard(
-                "no_config",
-                f"{why}: a change has nowhere to last",
-                "`pdtop config init --from http://router:30000 > config.toml`, then `pdtop config.toml`",
-            ),
-        )
-    if loaded.config is None and not loaded.document:
-        wrong = errors(loaded.problems)
-        text = wrong[0].text if wrong else "config.toml cannot be read"
+        fix = "`pdtop config init --from http://router:30000 > config.toml`, then `pdtop config.toml`"
+        return (Guard("no_config", f"{why}: a change has nowhere to last", fix),)
+    if loaded.config is None and not (loaded.document and isinstance(request, SetValue | UnsetValue | Undo)):
+        text = errors(loaded.problems)[0].text
         return (Guard("broken_config", text, "put the file right first: `pdtop config check`"),)
     return ()
 
@@ -64,39 +61,35 @@ def file_guards(loaded: Loaded | None) -> tuple[Guard, ...]:
 def target_guards(request: Request, snapshot: Snapshot, loaded: Loaded) -> Iterator[Guard]:
     """The workers that are named: still there, in the file, or (to add one) not there yet."""
     match request:
-        case AddWorker():
-            yield from _new_worker(request, snapshot, loaded)
-            return
         case Drain(workers) | Undrain(workers):
             keys = workers
         case SetWeight(worker, _) | RemoveWorker(worker):
             keys = (worker,)
+        case AddWorker() if loaded.config is not None:
+            yield from _new_worker(request, snapshot, loaded.config)
+            return
         case _:
             return
     if not keys:
         yield unknown_worker("", snapshot.workers)
-    if loaded.config is None:
-        wrong = errors(loaded.problems)
-        yield Guard("broken_config", wrong[0].text, "put the file right first: `pdtop config check`")
-        return
     for key in keys:
         known = snapshot.worker(key)
-        if places(loaded.config, key):
+        if loaded.config is None or places(loaded.config, key):
             continue
         if known is None:
-            yield unknown_worker(key, snapshot.workers, "vanished")
-        else:
-            prune = isinstance(request, RemoveWorker)
-            yield Guard(
-                "not_in_config",
-                f"{clean(known.name)} is not in config.toml: only the router lists it",
-                "`pdtop apply --prune` takes workers out that the file does not name"
-                if prune
-                else f"add it first: `pdtop add {known.role.value} {clean(known.name)}`",
-            )
+            gone = unknown_worker(key, snapshot.workers)
+            yield replace(gone, kind="vanished", text=f"{gone.text} any more")
+            continue
+        prune = "`pdtop apply --prune` takes workers out that the file does not name"
+        add = f"add it first: `pdtop add {known.role.value} {clean(known.name)}`"
+        yield Guard(
+            "not_in_config",
+            f"{clean(known.name)} is not in config.toml: only the router lists it",
+            prune if isinstance(request, RemoveWorker) else add,
+        )
 
 
-def _new_worker(request: AddWorker, snapshot: Snapshot, loaded: Loaded) -> Iterator[Guard]:
+def _new_worker(request: AddWorker, snapshot: Snapshot, config: Config) -> Iterator[Guard]:
     try:
         address = Address.parse(request.address)
     except AddressError as error:
@@ -110,8 +103,8 @@ def _new_worker(request: AddWorker, snapshot: Snapshot, loaded: Loaded) -> Itera
         )
     if request.role not in POOLS:
         yield Guard("range", f"{request.role.value} is no pool", "prefill or decode")
-    config = loaded.config
-    for place in places(config, address.key) if config is not None else ():
+    there = places(config, address.key)
+    for place in there:
         written = "" if place.written == request.address.strip() else f" as {place.written}"
         yield Guard(
             "exists",
@@ -121,7 +114,7 @@ def _new_worker(request: AddWorker, snapshot: Snapshot, loaded: Loaded) -> Itera
     if request.bootstrap_port is not None and not 1 <= request.bootstrap_port <= 65535:
         yield Guard("range", f"{request.bootstrap_port} is not a port", "valid: 1 to 65535, as a rule 8998")
     known = snapshot.worker(address.key)
-    if known is not None and known.role in POOLS and known.role is not request.role:
+    if known is not None and not there and known.role in POOLS and known.role is not request.role:
         yield Guard(
             "role",
             f"{clean(known.name)} is a {known.role.value} worker, not {request.role.value}",

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pdtop.cluster.model import Snapshot
-from pdtop.config.changes import table_changes
 from pdtop.config.edit import Edit
 from pdtop.config.load import Loaded
 from pdtop.config.splice import CannotEdit
@@ -57,7 +56,7 @@ def plan(
         digest=loaded.digest if loaded is not None else "",
         targets=targets(request),
     )
-    stops = rules.file_guards(loaded)
+    stops = rules.file_guards(request, loaded)
     if loaded is None or stops:
         return replace(made, guards=stops)
     found = tuple(rules.target_guards(request, snapshot, loaded))
@@ -164,12 +163,10 @@ def _in_words(
         else ()
     )
     if isinstance(request, SetValue | UnsetValue):
-        changes = table_changes(loaded.document, after.document)
-        lines = wording.value_rows(request.path, changes, after, edits, kinds)
-        lines = (*lines[:1], *wording.after_rows(effects, snapshot, targets(request)), *lines[1:])
+        lines = wording.value_rows(request.path, loaded, after, edits, effects, snapshot, kinds)
     else:
         lines = wording.rows(
             request, snapshot, loaded.config, after, edits, effects, engines=engines, remembered=remembered
         )
     words = wording.steps(request, snapshot, edits, engines)
-    return replace(made, rows=tuple(lines), effects=effects, edits=tuple(edits), steps=words)
+    return replace(made, rows=lines, effects=effects, edits=tuple(edits), steps=words)

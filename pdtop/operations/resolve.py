@@ -63,12 +63,12 @@ def find_worker(text: str, workers: Sequence[Worker]) -> Worker | Guard:
     return unknown_worker(wanted, workers)
 
 
-def unknown_worker(text: str, workers: Sequence[Worker], kind: str = "unknown_worker") -> Guard:
+def unknown_worker(text: str, workers: Sequence[Worker]) -> Guard:
     """Nobody is called so: with the nearest name and the list."""
     near = nearest(text, [name for worker in workers for name in (worker.name, worker.key)])
     hint = f"did you mean {clean(near)}? " if near is not None else ""
     return Guard(
-        kind,
+        "unknown_worker",
         f"there is no worker '{clean(text)}'" if text else "no worker is named",
         hint + (f"workers: {names(workers)}" if workers else "no worker is watched"),
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pdtop.cluster.model import READABLE, Role, Snapshot, Worker
 from pdtop.cluster.words import clean, count
-from pdtop.config.changes import Change
+from pdtop.config.changes import Change, config_changes, table_changes
 from pdtop.config.checks import PoolName
 from pdtop.config.edit import Edit
 from pdtop.config.layout import scan
 from pdtop.config.load import Loaded
+from pdtop.config.masking import Masker
 from pdtop.config.schema import Config
 from pdtop.insight.words import percent
 from pdtop.operations.fields import knob
@@ -31,7 +32,7 @@ from pdtop.operations.model import (
     UnsetValue,
 )
 from pdtop.operations.resolve import bootstrap_port, key_of, places
-from pdtop.routers.flags import effect
+from pdtop.routers.flags import effect, translations
 from pdtop.routers.spec import WorkerSpec
 
 Row = tuple[str, str]
@@ -177,30 +178,28 @@ def rows(
             return (
                 *now_rows(workers, snapshot),
                 *after_rows(effects, snapshot, ()),
-                *_named("How", (how_in(kind, workers, snapshot, config, remembered) for kind in kinds)),
+                *_named("How", (how_back(kind, workers, snapshot, config, remembered) for kind in kinds)),
                 ("Then", _READMISSION),
             )
         case RemoveWorker(worker):
             return (
                 *now_rows((worker,), snapshot),
                 *after_rows(effects, snapshot, (worker,)),
-                *_named("How", (how_out(kind, "and its table leaves the file") for kind in kinds)),
-                ("Returns", "with add"),
+                *_named("How", (how_out(kind, f"and it leaves {FILE}") for kind in kinds)),
             )
-        case AddWorker(role, address, port):
+        case AddWorker(role, address, _):
             key = key_of(address) or address
-            told_port = "" if port is None else f" with bootstrap port {port}"
             return (
                 *now_rows((key,), snapshot),
                 ("After", f"{len(listed(config, role))} {role.value} workers in {FILE}"),
                 *_named("How", (how_in(kind, (key,), snapshot, config, remembered) for kind in kinds)),
-                ("File", f"{_line(after, edits)}{told_port}"),
+                ("File", _line(after, edits)),
             )
         case SetWeight(worker, weight):
             return (
                 ("Now", _weight_now(worker, snapshot, before)),
                 ("After", weight_after(worker, weight, snapshot, config, kinds)),
-                *after_rows(effects, snapshot, (worker,)),
+                *(("", text) for _, text in after_rows(effects, snapshot, (worker,))),
                 ("File", _line(after, edits)),
             )
         case _:
@@ -209,24 +208,42 @@ def rows(
 
 def value_rows(
     path: tuple[str, ...],
-    changes: Sequence[Change],
+    before: Loaded,
     after: Loaded,
     edits: Sequence[Edit],
+    effects: Sequence[PoolEffect],
+    snapshot: Snapshot,
     kinds: Sequence[str],
 ) -> tuple[Row, ...]:
-    """For one key: the value before and after, what it means, when it counts."""
+    """For one key: the value before and after, what it means, when it counts, how a router's flag says it."""
     known = knob(path)
-    found: list[Row] = [
-        ("" if index else "Change", clean(change.text)) for index, change in enumerate(changes)
-    ]
+    several = len(kinds) > 1
+    found: list[Row] = [*_named("Change", (clean(change.text) for change in _changes(path, before, after)))]
+    found += after_rows(effects, snapshot, [key for one in effects for key in _gone(one.role, before, after)])
     if known is not None:
-        found.append(("Meaning", known.meaning))
-        found.append(("Valid", f"{known.valid}; default {known.default}"))
-    for kind in kinds:
-        name = f"{kind}: " if len(kinds) > 1 else ""
-        found.append(("Effect", name + effect(kind, path).words))
+        found += [("Meaning", known.meaning), ("Valid", f"{known.valid}; default {known.default}")]
+    words = [(kind, effect(kind, path).words) for kind in kinds]
+    if after.config is not None:
+        said = {kind: translations(after.config, kind) for kind in kinds}
+        words += [(kind, text) for kind, texts in said.items() for text in texts if f" {path[-1]} " in text]
+    found += _named("Effect", (f"{kind}: {text}" if several else text for kind, text in words))
     where = _line(after, edits) if edits and edits[0].op != "unset" else f"the line leaves {FILE}"
     return (*found, ("File", where))
+
+
+def _changes(path: tuple[str, ...], before: Loaded, after: Loaded) -> tuple[Change, ...]:
+    """Effective values, defaults included; as the file has them for what has no default of its own."""
+    if before.config is not None and after.config is not None and "worker" not in path:
+        return config_changes(before.config, after.config) or table_changes(before.document, after.document)
+    return table_changes(before.document, after.document)
+
+
+def _gone(role: Role, before: Loaded, after: Loaded) -> Collection[str]:
+    if before.config is None or after.config is None:
+        return ()
+    return (
+        listed(before.config, role, drained=False).keys() - listed(after.config, role, drained=False).keys()
+    )
 
 
 def how_out(engine: str, then: str) -> str:
@@ -240,7 +257,19 @@ def how_out(engine: str, then: str) -> str:
         case "file":
             return f"{engine}: reads {FILE} itself, {then}"
         case _:
-            return f"{engine}: cannot be told, goes on sending"
+            return f"{_called(engine)}: cannot be told, goes on sending"
+
+
+def how_back(
+    engine: str,
+    keys: Sequence[str],
+    snapshot: Snapshot,
+    config: Config,
+    remembered: Mapping[str, WorkerSpec],
+) -> str:
+    """How a router is made to send again to workers that were taken out of it."""
+    words, settle_s = how_in(engine, keys, snapshot, config, remembered), powers_of(engine).settle_s
+    return f"{words}; not before its removal is {settle_s:g} s old" if settle_s else words
 
 
 def how_in(
@@ -250,7 +279,7 @@ def how_in(
     config: Config,
     remembered: Mapping[str, WorkerSpec],
 ) -> str:
-    """How a router is made to send again, with the bootstrap port of prefill workers and who says it."""
+    """How a router is made to send, with the bootstrap port of prefill workers and who says it."""
     ports = []
     for key in keys:
         if role_of(key, snapshot, config) is not Role.PREFILL:
@@ -259,15 +288,17 @@ def how_in(
         name = f" of {name_of(key, snapshot)}" if len(keys) > 1 else ""
         said = f"{port[0]} ({port[1]})" if port is not None else "not known"
         ports.append(f"bootstrap_port{name} {said}")
-    powers = powers_of(engine)
-    match powers.drain_by:
+    match powers_of(engine).drain_by:
         case "removal":
-            wait = f", once its removal is {powers.settle_s:g} s old" if powers.settle_s else ""
-            return ", ".join([f"{engine}: POST /workers{wait}", *ports])
+            return ", ".join([f"{engine}: POST /workers", *ports])
         case "file":
             return ", ".join([f"{engine}: reads {FILE} itself", *ports])
         case _:
-            return f"{engine}: cannot be told"
+            return f"{_called(engine)}: cannot be told"
+
+
+def _called(engine: str) -> str:
+    return "a router that is not known" if engine == "unknown" else engine
 
 
 def _restart_and_drain(engine: str) -> str:
@@ -276,7 +307,7 @@ def _restart_and_drain(engine: str) -> str:
         return f"{engine}: stays drained, it reads {FILE}"
     if powers.drain_by == "removal":
         return f"{engine}: a restart brings it back from the command line; pdtop takes it out again"
-    return f"{engine}: no change"
+    return f"{_called(engine)}: nothing changes"
 
 
 def _weight_now(worker: str, snapshot: Snapshot, config: Config) -> str:
@@ -291,6 +322,8 @@ def weight_after(
 ) -> str:
     """The even share that the weight gives; unchanged where no router reads weights."""
     role = role_of(worker, snapshot, after)
+    if weight == 0 and reads_weights(kinds):
+        return "weight 0: no new work, what runs goes on to its end"
     if not reads_weights(kinds):
         pool: PoolName = "prefill" if role is Role.PREFILL else "decode"
         if any(effect(kind, (pool, "worker", worker, "weight")).kind == "unknown" for kind in kinds):
@@ -310,14 +343,13 @@ def _line(after: Loaded, edits: Sequence[Edit]) -> str:
     found = []
     for one in edits:
         line = layout.line_of(one.path)
-        if one.op == "set" and line is not None:
-            found.append(f"line {line}: {one.path[-1]} = {one.spelling or layout.source(one.path)}")
-        elif one.op == "append" and line is not None:
-            found.append(f"{one.key}, line {line}")
-    return f"{FILE} {'; '.join(found)}" if found else FILE
+        if line is not None and one.op in ("set", "append"):
+            value = f" = {layout.source(one.path)}" if one.op == "set" else ""
+            found.append((line, f"line {line}: {clean(Masker()(one.path[-1] + value))}"))
+    return f"{FILE} {'; '.join(text for _, text in sorted(found))}" if found else FILE
 
 
-def _named(name: str, texts: Iterator[str] | map[str]) -> Iterator[Row]:
+def _named(name: str, texts: Iterable[str]) -> Iterator[Row]:
     for index, text in enumerate(texts):
         yield ("" if index else name, text)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pdtop.cluster.model import Role, Snapshot, Worker
+from pdtop.cluster.model import Role, Router, Snapshot, Worker
 from pdtop.config.load import Loaded, load_bytes
 from pdtop.operations.model import Guard, Plan, Request
 from pdtop.operations.planning import plan
@@ -44,7 +44,7 @@ def loaded(text: str = CONFIG) -> Loaded:
     return load_bytes(Path("config.toml"), text.encode())
 
 
-def cluster(*more: Worker) -> Snapshot:
+def cluster(*more: Worker, routers: Iterable[Router] | None = None) -> Snapshot:
     """Two prefill and three decode workers that are well, behind one router; ``more`` replace or add."""
     workers = {
         key: worker(key, role)
@@ -52,7 +52,7 @@ def cluster(*more: Worker) -> Snapshot:
         for key in keys
     }
     workers |= {one.key: one for one in more}
-    return scene(*workers.values(), routers=[router(workers=5)])
+    return scene(*workers.values(), routers=routers or [router(workers=5)])
 
 
 def planned(
