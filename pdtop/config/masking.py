@@ -32,7 +32,9 @@ _SHAPES = re.compile(
     re.VERBOSE,
 )
 
-_ASSIGNED = re.compile(r"""(([A-Za-z][\w-]*)["']?[ \t]*[:=][ \t]*(["']))[^"'\n]+(["'])""")
+# Begins at a word only, else a long word from the network would be read once for each of its letters.
+_ASSIGNED = re.compile(r"""((?<![\w-])([\w-]+)["']?[ \t]*[:=][ \t]*(["']))[^"'\n]+(["'])""")
+_BEFORE_NAME = re.compile(r"^[^A-Za-z]+")
 
 
 def is_secret_name(name: str) -> bool:
@@ -95,4 +97,5 @@ class Masker:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    return f"{found[1]}{MASK}{found[4]}" if is_secret_name(found[2]) else found[0]
+    name = _BEFORE_NAME.sub("", found[2])
+    return f"{found[1]}{MASK}{found[4]}" if is_secret_name(name) else found[0]

@@ -82,6 +82,8 @@ def test_a_secret_is_warned_about_and_appears_nowhere() -> None:
         ('# api_key = "Zx9-old"  # until May', f'# api_key = "{MASK}"  # until May'),
         ("  token='x'", f"  token='{MASK}'"),
         ('{"api_key": "x"}', f'{{"api_key": "{MASK}"}}'),
+        ("--2_token='x'", f"--2_token='{MASK}'"),
+        pytest.param("w" * 1_000_000, "w" * 1_000_000, id="a long word is read once"),
         ('upstream_api_key_env = "KEY"', 'upstream_api_key_env = "KEY"'),
         ('default_model_id = "m"', 'default_model_id = "m"'),
     ],
