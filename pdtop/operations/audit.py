@@ -58,7 +58,7 @@ class AuditLog:
         self._folder, self._clock, self._environ = folder, clock, environ
         self._secrets: frozenset[str] = frozenset()
         self._mask = Masker()
-        self._last = 0.0
+        self._last = 0  # microseconds
         self.skipped = 0  # lines that the last reading could not use
 
     def hide(self, *documents: object) -> None:
@@ -129,8 +129,10 @@ class AuditLog:
 
     def _new_id(self) -> tuple[str, float]:
         """Time first, so that ids sort as they were given out; chance, so that no other process has it."""
-        self._last = at = max(self._clock(), self._last + 1e-6)
-        return f"{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}", at
+        self._last = max(round(self._clock() * 1e6), self._last + 1)
+        moment = datetime.fromtimestamp(self._last // 1_000_000, UTC)
+        id_ = f"{moment:%Y%m%dT%H%M%S}.{self._last % 1_000_000:06}-{secrets.token_hex(3)}"
+        return id_, self._last / 1e6
 
     def _append(self, event: str, id_: str, at: float, fields: Mapping[str, object]) -> None:
         self._folder.append(NAME, line_of(event, id_, at, fields))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from pdtop.config.changes import masked, same
 from pdtop.config.edit import Edit, apply_edits
@@ -75,7 +75,7 @@ def _not_undoable(entry: LogEntry) -> str:
 
 
 def _key_changes(before: Loaded, after: Loaded, made: list[tuple[str, ...]]) -> Iterator[KeyChange]:
-    """Keys that differ. A new table is told key by key and put into ``made``; one that went is one key."""
+    """Keys that differ, those of new and gone tables one by one; new tables are put into ``made``."""
     typed_before, typed_after = _typed(before), _typed(after)
 
     def compare(old: Document, new: Document, above: tuple[str, ...]) -> Iterator[KeyChange]:
@@ -83,16 +83,20 @@ def _key_changes(before: Loaded, after: Loaded, made: list[tuple[str, ...]]) -> 
             path, was, now = (*above, name), old.get(name), new.get(name)
             if same(was, now):
                 continue
-            if isinstance(now, Mapping) and isinstance(was, Mapping | None):
+            if _table(was) and _table(now) and (was or now):
                 if was is None:
                     made.append(path)
-                yield from compare(was or {}, now, path)
+                yield from compare(was or {}, now or {}, path)
             elif _secret(path, was) or _secret(path, now):
                 yield KeyChange(path, hidden=True)
             else:
                 yield KeyChange(path, _text(path, was, typed_before), _text(path, now, typed_after))
 
     yield from compare(before.document, after.document, ())
+
+
+def _table(value: object) -> TypeGuard[Document | None]:
+    return value is None or isinstance(value, Mapping)
 
 
 def _typed(loaded: Loaded) -> Mapping[Path, str]:
