@@ -42,8 +42,17 @@ _SMG_POLICIES = (
     "consistent_hashing",
     "prefix_hash",
 )
-#: Policies of sglang-router 0.3.2 and smg 1.13.0 for decode; prefill has ``bucket``, too.
-_POLICIES = {"sglang-router": _SGLANG_POLICIES, "smg": _SMG_POLICIES}
+_PDTOP_POLICIES = (
+    "random",
+    "round_robin",
+    "power_of_two",
+    "least_load",
+    "cache_aware",
+    "pair_aware",
+    "prefix_hash",
+)
+#: Policies of sglang-router 0.3.2, smg 1.13.0 and pdtop's router.
+_POLICIES = {"sglang-router": _SGLANG_POLICIES, "smg": _SMG_POLICIES, "pdtop": _PDTOP_POLICIES}
 
 _RANDOM_IN_PD = "sglang-router 0.3.2 picks at random with cache_aware in prefill/decode mode"
 _GAPS = {
@@ -137,8 +146,9 @@ def effect(engine: str, key_path: Sequence[str]) -> KeyEffect:
 
 def policies(engine: str, role: PoolName) -> tuple[str, ...]:
     """The policies that this kind of router has for a pool; empty if that is not known."""
-    known = _POLICIES.get(_known_as(engine), ())
-    return (*known, "bucket") if known and role == "prefill" else known
+    engine = _known_as(engine)
+    known = _POLICIES.get(engine, ())
+    return (*known, "bucket") if engine in PROGRAMS and role == "prefill" else known
 
 
 def policy_words(engine: str, policy: str, role: PoolName) -> str:
@@ -166,7 +176,7 @@ def command_line(config: Config, engine: str, *, base: tuple[str, ...] = ()) -> 
         return ()
     program, present = _split(base)
     wanted = list(_flags(config))
-    replaced = {flag.name for flag in wanted if flag.written}
+    replaced = {flag.name for flag in wanted if flag.written} | {f"--{role}" for role in POOLS}
     kept = [flag for flag in present if _ALIASES.get(flag.name, flag.name) not in replaced]
     names = {flag.name for flag in kept}
     added = [flag for flag in wanted if flag.written or flag.name not in names]
@@ -247,11 +257,15 @@ def _not_known(engine: str) -> KeyEffect:
 def _server_effect(engine: str, name: str) -> KeyEffect:
     if name in _SERVER_PDTOP:
         return KeyEffect("pdtop", _SERVER_PDTOP[name])
-    if name not in ("host", "port"):
+    if name not in ("host", "port", "request_timeout_secs"):
         return KeyEffect("none", "nothing reads this key")
-    if engine in PROGRAMS or engine == "pdtop":
+    if engine not in PROGRAMS and engine != "pdtop":
+        return _not_known(engine)
+    if name != "request_timeout_secs":
         return KeyEffect("restart", "the router listens there after a restart")
-    return _not_known(engine)
+    if engine == "pdtop":
+        return KeyEffect("live", "counts from the next request on")
+    return KeyEffect("restart", "counts after a restart of the router (--request-timeout-secs)")
 
 
 def _pool_effect(engine: str, role: str, name: str) -> KeyEffect:
@@ -324,6 +338,8 @@ def _flags(config: Config) -> Iterator[_Flag]:
     yield _Flag("--port", (str(port),), "port" in server.model_fields_set)
     if server.metrics_url is not None and (metrics_port := _port_of(server.metrics_url)):
         yield _Flag("--prometheus-port", (str(metrics_port),))
+    if "request_timeout_secs" in server.model_fields_set:
+        yield _Flag("--request-timeout-secs", (str(_whole(server.request_timeout_secs)),))
     yield _Flag("--pd-disaggregation")
     for role in POOLS:
         pool = config.pool(role)

@@ -17,23 +17,29 @@ from pdtop.routers.values import mapping_of, number_of, text_of, whole_of
 ENGINE_LABELS = frozenset(
     {
         "architectures",
+        "attn_dp_size",
         "context_length",
         "cost",
         "disaggregation_mode",
         "dp_size",
+        "enable_dp_attention",
         "has_audio_understanding",
         "has_image_understanding",
+        "is_embedding",
         "is_generation",
         "load_balance_method",
         "max_model_len",
         "max_running_requests",
+        "max_total_tokens",
         "model_path",
         "model_type",
+        "pp_size",
         "priority",
         "served_model_name",
         "tokenizer_path",
         "tp_size",
         "version",
+        "weight_version",
     }
 )
 #: ``worker_type`` of a role; there is none for a role that is not known.

@@ -51,25 +51,41 @@ class Launched:
 
 @asynccontextmanager
 async def launched(
-    engine: Engine, workers: Sequence[SimWorker], log: Path, policy: str = "round_robin"
+    engine: Engine,
+    workers: Sequence[SimWorker],
+    log: Path,
+    policy: str = "round_robin",
+    *,
+    args: Sequence[str] = (),
+    expected: int | None = None,
 ) -> AsyncIterator[Launched]:
-    """The router, ready with all ``workers``; its output goes to ``log``."""
+    """The router, ready with all ``workers``; its output goes to ``log``.
+
+    ``args`` are further flags; with ``expected`` it is ready with that many workers, whoever named them.
+    """
     port, metrics = _free_ports(2)
-    args = ["--host", "127.0.0.1", "--port", str(port), "--pd-disaggregation", "--policy", policy]
-    args += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
+    words = ["--host", "127.0.0.1", "--port", str(port), "--pd-disaggregation", "--policy", policy]
+    words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
     for worker in workers:
         if worker.spec.role == "prefill":
-            args += ["--prefill", worker.url, str(worker.bootstrap_port)]
+            words += ["--prefill", worker.url, str(worker.bootstrap_port)]
         else:
-            args += ["--decode", worker.url]
+            words += ["--decode", worker.url]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            str(PYTHON), "-m", engine.module, *args, stdout=output, stderr=output, start_new_session=True
+            str(PYTHON),
+            "-m",
+            engine.module,
+            *words,
+            *args,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     try:
         url = f"http://127.0.0.1:{port}"
         async with client() as session:
-            ready = await _ready(session, url, len(workers), process)
+            ready = await _ready(session, url, len(workers) if expected is None else expected, process)
         assert ready, f"the router did not become ready: {_tail(log)}"
         yield Launched(url, f"http://127.0.0.1:{metrics}/metrics")
     finally:
