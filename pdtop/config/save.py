@@ -241,12 +241,16 @@ def _value(document: Mapping[str, object], path: tuple[str, ...]) -> object:
 
 
 def _diff(candidate: _Candidate) -> str:
+    return line_diff(candidate.base, candidate.new)
+
+
+def line_diff(before: Loaded, after: Loaded) -> str:
     """Changed lines with two lines around them, secrets masked."""
-    mask = Masker([candidate.base.document, candidate.new.document])
-    name = candidate.base.path.name
+    mask = Masker([before.document, after.document])
+    name = before.path.name
     lines = difflib.unified_diff(
-        candidate.base.text.splitlines(),
-        candidate.new.text.splitlines(),
+        before.text.splitlines(),
+        after.text.splitlines(),
         f"{name} (now)",
         f"{name} (new)",
         n=2,

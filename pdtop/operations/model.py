@@ -163,6 +163,7 @@ class Plan:
     other_changes: tuple[Change, ...] = ()  # made by somebody else since the plan before
     targets: tuple[str, ...] = ()  # keys of the workers it is about: operations on one worker queue up
     nothing_to_do: str = ""  # why there is nothing to confirm; "" if there is
+    id: str = ""  # the gate's, to find the edits again
 
     @property
     def refusal(self) -> Guard | None:

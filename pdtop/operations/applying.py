@@ -1,0 +1,232 @@
+"""Bring the routers to what config.toml says, each action read back, all routers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pdtop.cluster.model import Health
+from pdtop.cluster.monitor import Monitor
+from pdtop.cluster.readings import ListedWorker
+from pdtop.cluster.router_watch import key_of
+from pdtop.config.changes import Change as FileChanged
+from pdtop.config.schema import Config
+from pdtop.operations.controls import Controls
+from pdtop.operations.model import Guard, Outcome, RouterOutcome
+from pdtop.operations.reconcile import Action, Actions, Add, LeftAlone, Remove, actions
+from pdtop.operations.specs import Specs
+from pdtop.routers.change import Result
+from pdtop.routers.control import Control, Controlled, WorkerSpec
+
+#: A router that reads the file itself takes a change over when the file has stood still for half a second.
+FILE_TAKEN_S = 5.0
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What may be touched, and how far. ``workers`` None: all. The rest as in ``reconcile.actions``."""
+
+    workers: frozenset[str] | None = None
+    prune: bool = False
+    confirmed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of it. ``blocked``: what was held back; ``restart``: what waits for a router's restart."""
+
+    routers: tuple[RouterOutcome, ...] = ()
+    blocked: tuple[Guard, ...] = ()
+    restart: tuple[FileChanged, ...] = ()
+    left_alone: tuple[LeftAlone, ...] = ()
+
+    @property
+    def refused_everywhere(self) -> bool:
+        """Every router said no, and none did anything."""
+        return bool(self.routers) and all(one.outcome is Outcome.REFUSED for one in self.routers)
+
+
+class Applier:
+    """Speaks to the routers of one monitored cluster. To be used on the engine's loop."""
+
+    def __init__(self, monitor: Monitor, controls: Controls, specs: Specs) -> None:
+        self._monitor = monitor
+        self._controls = controls
+        self._specs = specs
+
+    async def lists(self) -> dict[str, tuple[ListedWorker, ...] | Controlled]:
+        """What every router lists now, or why that is not known."""
+        controls = self._controls.all()
+        found = await asyncio.gather(*(control.list() for control in controls.values()))
+        return {
+            name: one if isinstance(one, Controlled) else tuple(raw.listed for raw in one)
+            for name, one in zip(controls, found, strict=True)
+        }
+
+    async def plan(
+        self, after: Config, before: Config | None, scope: Scope
+    ) -> tuple[Actions, Mapping[str, Controlled]]:
+        """What is to be done, and the routers that could not be asked."""
+        lists = await self.lists()
+        listed = {name: one for name, one in lists.items() if not isinstance(one, Controlled)}
+        snapshot = self._monitor.latest()
+        todo = actions(
+            after,
+            listed,
+            engines=self._controls.engines(),
+            before=before,
+            scope=scope.workers,
+            prune=scope.prune,
+            confirmed=scope.confirmed,
+            usable={worker.key: worker.usable for worker in snapshot.workers},
+            routers={target.name: target.address for target in self._monitor.targets.routers},
+            ports={
+                worker.key: worker.identity.bootstrap_port
+                for worker in snapshot.workers
+                if worker.identity.bootstrap_port is not None
+            },
+        )
+        return todo, {name: one for name, one in lists.items() if isinstance(one, Controlled)}
+
+    async def apply(self, after: Config, before: Config | None, scope: Scope) -> Applied:
+        """Do it at every router."""
+        todo, unread = await self.plan(after, before, scope)
+        controls = self._controls.all()
+        done = await asyncio.gather(
+            *(
+                self._at_router(name, control, todo, unread.get(name), after, scope)
+                for name, control in controls.items()
+            )
+        )
+        # A router that could not be asked is told by its own outcome.
+        blocked = tuple(guard for guard in todo.guards if guard.kind != "router" or not unread)
+        return Applied(tuple(done), blocked, todo.restart, todo.left_alone)
+
+    async def _at_router(
+        self,
+        name: str,
+        control: Control,
+        todo: Actions,
+        unread: Controlled | None,
+        after: Config,
+        scope: Scope,
+    ) -> RouterOutcome:
+        if unread is not None:
+            return _outcome(name, [unread])
+        if name in todo.expect:
+            expected = {
+                key: state
+                for key, state in todo.expect[name].items()
+                if scope.workers is None or key in scope.workers
+            }
+            return await self._expect(name, control, expected, after)
+        done: list[Controlled] = []
+        added: set[str] = set()
+        for action in todo.by_router.get(name, ()):
+            if isinstance(action, Remove) and action.after_any and not added & set(action.after_any):
+                words = "not taken out: what was to take its place has not come up"
+                done.append(Controlled(Result.FAILED, words, problem="refused"))
+                continue
+            one = await self._carry_out(name, control, action)
+            done.append(one)
+            if one.result is Result.DONE and isinstance(action, Add):
+                added.add(action.key)
+            elif one.result is not Result.DONE and one.problem in ("auth", "unreachable"):
+                break  # the rest would end the same way
+        return _outcome(name, done)
+
+    async def _carry_out(self, router: str, control: Control, action: Action) -> Controlled:
+        if isinstance(action, Add):
+            spec = self._spec(router, action)
+            done = await control.add(spec, api_key=os.environ.get(action.key_variable) or None)
+            if done.result is Result.DONE:
+                self._specs.forget(router, action.key)
+            return done
+        if isinstance(action, Remove):
+            raws = await control.list()
+            for raw in () if isinstance(raws, Controlled) else raws:
+                if raw.url == action.url and raw.spec is not None:
+                    self._specs.remember(router, action.key, raw.spec)
+            return await control.remove(action.worker_id, action.url)
+        return await control.change(action.worker_id, action.fields)
+
+    def _spec(self, router: str, action: Add) -> WorkerSpec:
+        """As the router knew it, with what the file says now."""
+        spec = WorkerSpec(action.url, action.role, action.bootstrap_port, health=action.health)
+        known = self._specs.recall(router, action.key)
+        if known is None or known.role is not action.role:
+            return spec
+        port = action.bootstrap_port if action.bootstrap_port is not None else known.bootstrap_port
+        return replace(known, url=action.url, bootstrap_port=port, health={**known.health, **action.health})
+
+    async def _expect(
+        self, name: str, control: Control, expected: Mapping[str, str], config: Config
+    ) -> RouterOutcome:
+        """Wait until a router that reads the file itself shows what the file says."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + FILE_TAKEN_S
+        while True:
+            seen = await control.list()
+            if isinstance(seen, Controlled):
+                return _outcome(name, [seen])
+            missing = _missing([raw.listed for raw in seen], expected, config)
+            if not missing:
+                return RouterOutcome(name, Outcome.DONE, "it shows what the file says")
+            if clock() + _LOOK_S > deadline:
+                words = f"it has not taken the file over after {FILE_TAKEN_S:g} s: {'; '.join(missing[:3])}"
+                fix = "see the router's log; a file with an error leaves its last good one in force"
+                return RouterOutcome(name, Outcome.ACCEPTED_NOT_APPLIED, words, fix)
+            await asyncio.sleep(_LOOK_S)
+
+
+def _missing(listed: Sequence[ListedWorker], expected: Mapping[str, str], config: Config) -> list[str]:
+    """What a list does not show yet; for workers that are to be there also their weight."""
+    there = {key_of(worker.url): worker for worker in listed}
+    weights = {
+        key_of(written): pool.settings_of(written).weight
+        for pool in (config.prefill, config.decode)
+        for written in pool.workers
+    }
+    found = []
+    for key, state in expected.items():
+        worker = there.get(key)
+        draining = worker is not None and worker.health is Health.DRAINING
+        if state == "absent":
+            if worker is not None and not draining:
+                found.append(f"{key} is still there")
+        elif worker is None:
+            if state == "ready":
+                found.append(f"{key} is not there")
+        elif draining is not (state == "draining"):
+            found.append(f"{key} is {'draining' if draining else 'not draining'}")
+        elif worker.weight is not None and worker.weight != weights.get(key, 1.0):
+            found.append(f"{key} has weight {worker.weight:g}")
+    return found
+
+
+def _outcome(router: str, done: Sequence[Controlled]) -> RouterOutcome:
+    """The outcomes of all actions at a router as one: the first that failed speaks for all."""
+    calls = tuple(call for one in done for call in one.calls)
+    if not done:
+        return RouterOutcome(router, Outcome.DONE, "nothing to do there")
+    bad = [one for one in done if one.result is not Result.DONE]
+    if not bad:
+        words = done[-1].words if len(done) == 1 else f"{len(done)} changes read back"
+        return RouterOutcome(router, Outcome.DONE, words, calls=calls)
+    first = bad[0]
+    if len(bad) < len(done):
+        words = f"{len(done) - len(bad)} of {len(done)} done; {first.words}"
+        return RouterOutcome(router, Outcome.PARTLY_DONE, words, first.fix, calls)
+    outcome = {
+        "auth": Outcome.REFUSED,
+        "refused": Outcome.REFUSED,
+        "no_power": Outcome.REFUSED,
+        "unreachable": Outcome.TIMED_OUT,
+        "timed_out": Outcome.TIMED_OUT,
+    }.get(first.problem, Outcome.FAILED)
+    if first.result is Result.ACCEPTED_NOT_APPLIED:
+        outcome = Outcome.ACCEPTED_NOT_APPLIED
+    return RouterOutcome(router, outcome, first.words, first.fix, calls)
