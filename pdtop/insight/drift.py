@@ -13,11 +13,13 @@ from pdtop.cluster.desired import Desired, desired
 from pdtop.cluster.model import (
     READABLE,
     Drift,
+    Finding,
     Health,
     Identity,
     Role,
     Router,
     RouterOpinion,
+    Severity,
     Snapshot,
     State,
     Worker,
@@ -26,6 +28,7 @@ from pdtop.config.schema import Config
 
 #: The engine that keeps drained workers on its list; all others let them go.
 _KEEPS_DRAINED = "pdtop"
+_DRAINED = "drain: config says drained"
 _APPLY = "pdtop apply takes it out of the router and adds it as config.toml says"
 
 
@@ -53,6 +56,33 @@ def differences(named: Mapping[str, Desired], snapshot: Snapshot) -> tuple[Drift
             text = "key: the worker refuses pdtop's key"
             found.append(Drift(worker.key, "key", text + _status(worker), fix=worker.fix))
     return tuple(found)
+
+
+#: Drift that costs requests and that no other rule tells, and what it does.
+_COSTLY = {
+    "role": ("role_mismatch", "requests that are sent to it fail"),
+    "bootstrap_port": ("bootstrap_port_mismatch", "decode workers ask for its KV at the wrong port"),
+    "drain": ("drain_not_in_force", "it may get new requests although it is to be drained"),
+}
+
+
+def findings(snapshot: Snapshot) -> Iterator[Finding]:
+    """The differences of a snapshot that cost requests. A drain that only the router knows costs none."""
+    for one in snapshot.drift:
+        if one.kind not in _COSTLY or (one.kind == "drain" and not one.text.startswith(_DRAINED)):
+            continue
+        kind, evidence = _COSTLY[one.kind]
+        worker = snapshot.worker(one.worker)
+        yield Finding(
+            Severity.WARNING,
+            kind,
+            one.text,
+            worker=one.worker,
+            pool=worker.role if worker is not None else None,
+            router=one.router,
+            evidence=evidence,
+            fix=one.fix,
+        )
 
 
 def _status(worker: Worker) -> str:
@@ -99,7 +129,7 @@ def _at_router(
         yield Drift(
             worker.key,
             "drain",
-            f"drain: config says drained, {who} still has it" if drained else f"drain: only {who} drains it",
+            f"{_DRAINED}, {who} still has it" if drained else f"drain: only {who} drains it",
             router.name,
             "pdtop apply",
         )

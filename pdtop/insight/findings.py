@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from pdtop.cluster.model import Finding, Role, Severity, Snapshot
-from pdtop.insight import balance, headline, launch, pressure, reach
+from pdtop.insight import balance, drift, headline, launch, pressure, reach
 from pdtop.insight.levels import DEFAULT_LEVELS, Levels
 
 #: Seconds for which a kind must be seen without a break before it is told. All others are told at once.
@@ -20,6 +20,7 @@ HOLD: Mapping[str, float] = MappingProxyType(
     {
         "transfer_stalled": 10.0,  # right after an idle time one transfer without a first token is normal
         "metrics_unreachable": 5.0,
+        "drain_not_in_force": 10.0,  # between the file and the router lies a moment
     }
 )
 
@@ -34,6 +35,7 @@ LINGER: Mapping[str, float] = MappingProxyType(
         "backlog_growing": 10.0,
         "bottleneck": 5.0,
         "transfer_failures": 15.0,
+        "flaky": 10.0,
         "hot_worker": 10.0,
         "failing_requests": 10.0,
         "slow_worker": 10.0,
@@ -60,9 +62,12 @@ ORDER = (
     "failing_requests",
     "breaker_open",
     "unusable_in_router",
+    "role_mismatch",
+    "bootstrap_port_mismatch",
     "backlog_growing",
     "bootstrap_backlog",
     "rank_imbalance",
+    "flaky",
     "slow_worker",
     "hot_worker",
     "restart",
@@ -114,7 +119,8 @@ def judge(
     seen: dict[Key, Seen] = {}
     for key, finding in fresh.items():
         before = memory.seen.get(key)
-        seen[key] = Seen(before.since if before else now, now, finding)
+        since = now - (finding.since_s or 0.0)  # a rule may know of a longer time
+        seen[key] = Seen(min(before.since, since) if before else since, now, finding)
     watched = {worker.key for worker in snapshot.workers}
     for key, old in memory.seen.items():
         gone = key not in seen and now - old.last > LINGER.get(key[0], 0.0)
@@ -160,6 +166,7 @@ def _raw(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     yield from headline.findings(snapshot, levels)
     yield from pressure.pool_findings(snapshot, levels)
     yield from balance.findings(snapshot, levels)
+    yield from drift.findings(snapshot)
     yield from launch.findings(snapshot)
     for worker in snapshot.workers:
         yield from reach.worker_findings(worker, snapshot, levels)

@@ -131,7 +131,7 @@ def actions(
     task = _Task(
         _wanted(config, same),
         was,
-        scope,
+        frozenset(same.get(key, key) for key in scope) if scope is not None else None,
         frozenset({same.get(key, key) for key in known} | was.keys()),
         prune,
         usable or {},
@@ -358,7 +358,10 @@ class _Plan:
 
 
 def _wanted(config: Config, same: Mapping[str, str]) -> dict[str, Desired]:
-    return {same.get(key, key): entry for key, entry in desired(config).items()}
+    found: dict[str, Desired] = {}
+    for key, entry in desired(config).items():
+        found.setdefault(same.get(key, key), entry)
+    return found
 
 
 def _by_key(

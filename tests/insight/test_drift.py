@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pdtop.cluster.model import Drift, Health, Identity, Role, RouterOpinion, Snapshot, State, Worker
 from pdtop.config.schema import Config
 from pdtop.insight.drift import drift
+from pdtop.insight.findings import NOTHING, judge
 from tests.insight.scenes import opinion, router, scene, worker
 
 P1, D1, D2 = "10.0.1.1:30001", "10.0.2.1:30001", "10.0.2.2:30001"
@@ -194,3 +196,30 @@ def test_every_difference_says_what_to_do() -> None:
     found = drift(config(d1={"drain": True}), scene(p, decode(), stranger, routers=[router()]))
     assert {one.kind for one in found} == {"bootstrap_port", "drain", "not_in_config", "role"}
     assert all(one.fix for one in found)
+
+
+def test_what_costs_requests_is_a_finding_and_nothing_is_said_twice() -> None:
+    p = prefill(opinion(role=Role.PREFILL, bootstrap_port=1), identity=Identity(bootstrap_port=2))
+    d = decode(opinion(role=Role.DECODE), identity=Identity(role=Role.PREFILL))
+    stranger = worker(D2, opinions=(opinion(),))
+    made = scene(p, d, stranger, routers=[router(workers=3)])
+    made = replace(made, drift=drift(config(), made))
+    found = judge(made, 0.0).findings
+    assert [(one.kind, one.worker, one.pool) for one in found] == [
+        ("role_mismatch", D1, Role.DECODE),
+        ("bootstrap_port_mismatch", P1, Role.PREFILL),
+    ]
+    assert found[0].text == "role: router says decode, engine says prefill"
+
+
+def test_a_drain_that_a_router_does_not_know_is_told_after_a_moment() -> None:
+    made = scene(decode(draining=True), routers=[router()])
+    made = replace(made, drift=drift(config(d1={"drain": True}), made))
+    first = judge(made, 0.0, NOTHING)
+    assert "drain_not_in_force" not in [one.kind for one in first.findings]
+    assert "drain_not_in_force" in [one.kind for one in judge(made, 10.0, first.memory).findings]
+    by_router = scene(decode(opinion(Health.DRAINING)), routers=[router()])
+    by_router = replace(by_router, drift=drift(config(), by_router))
+    later = judge(by_router, 99.0, judge(by_router, 0.0).memory)
+    assert by_router.drift
+    assert "drain_not_in_force" not in [one.kind for one in later.findings]

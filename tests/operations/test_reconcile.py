@@ -212,6 +212,8 @@ def test_a_worker_under_another_name_is_not_added_twice() -> None:
     other = entry("node-21:30001", Role.DECODE)
     same = {"node-21:30001": D1}
     assert do(config(), *ALL[:2], other, entry(D2), same=same) == ()
+    twice = config(decode=[D1, D2, "node-21:30001"], drained=[D1])
+    assert len(do(twice, *ALL[:2], other, entry(D2), same=same, scope=frozenset(same))) == 1
     (removed,) = do(config(drained=[D1]), *ALL[:2], other, entry(D2), same=same)
     assert isinstance(removed, Remove)
     assert (removed.worker_id, removed.key) == ("id-node-21:30001", D1)
