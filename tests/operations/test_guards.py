@@ -86,6 +86,12 @@ def test_several_that_are_the_last_together() -> None:
     assert "capacity" not in kinds(made)  # one question for one danger
 
 
+def test_the_name_to_type_is_one_that_is_missed() -> None:
+    guard = the(planned(Drain((D1, D2)), cluster(down(D2), down(D3))), "last_of_pool")
+    assert guard.override == D1
+    assert guard.to_change == f"make another one usable first: {D3} (circuit open in the router)"
+
+
 def test_a_dead_one_of_a_dead_pool_may_go() -> None:
     made = planned(Drain((D1,)), cluster(down(D1), down(D2), down(D3)))
     guard = the(made, "last_of_pool")
