@@ -23,9 +23,10 @@ def pool_effect(
     """
     workers = snapshot.pool_workers(role)
     before = [w for w in workers if w.usable is True and w.key not in weightless]
-    after = [w for w in before if w.key not in without]
-    after += [w for w in workers if w.key in back and w not in before and w.state in READABLE]
-    rooms = _rooms([*before, *(w for w in after if w not in before)])
+    counted = {w.key for w in before}
+    returning = [w for w in workers if w.key in back and w.key not in counted and w.state in READABLE]
+    after = [w for w in before if w.key not in without] + returning
+    rooms = _rooms([*before, *returning])
     held = _sum([_product(w.kv_use, rooms[w.key]) for w in before])
     running = _sum([w.running for w in before])
     return PoolEffect(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pdtop.cluster.address import Address, AddressError
 from pdtop.cluster.model import Role, Snapshot, Worker
@@ -101,6 +102,7 @@ def _ends(wanted: str, worker: Worker) -> bool:
     return any(text.endswith(wanted) for text in _spellings(worker))
 
 
+@lru_cache(4096)  # one plan asks for the key of every worker some ten times
 def key_of(address: str) -> str | None:
     """Canonical key of an address; None if it is none."""
     try:
