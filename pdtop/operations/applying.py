@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pdtop.cluster.desired import desired
 from pdtop.cluster.model import Health
 from pdtop.cluster.monitor import Monitor
 from pdtop.cluster.readings import ListedWorker
@@ -168,11 +169,13 @@ class Applier:
         """Wait until a router that reads the file itself shows what the file says."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + FILE_TAKEN_S
+        address = next((t.address for t in self._monitor.targets.routers if t.name == name), None)
         while True:
             seen = await control.list()
             if isinstance(seen, Controlled):
                 return _outcome(name, [seen])
-            missing = _missing([raw.listed for raw in seen], expected, config)
+            there = {key_of(raw.url, address): raw.listed for raw in seen}
+            missing = _missing(there, expected, config)
             if not missing:
                 return RouterOutcome(name, Outcome.DONE, "it shows what the file says")
             if clock() + _LOOK_S > deadline:
@@ -182,14 +185,9 @@ class Applier:
             await asyncio.sleep(_LOOK_S)
 
 
-def _missing(listed: Sequence[ListedWorker], expected: Mapping[str, str], config: Config) -> list[str]:
+def _missing(there: Mapping[str, ListedWorker], expected: Mapping[str, str], config: Config) -> list[str]:
     """What a list does not show yet; for workers that are to be there also their weight."""
-    there = {key_of(worker.url): worker for worker in listed}
-    weights = {
-        key_of(written): pool.settings_of(written).weight
-        for pool in (config.prefill, config.decode)
-        for written in pool.workers
-    }
+    wanted = desired(config)
     found = []
     for key, state in expected.items():
         worker = there.get(key)
@@ -202,7 +200,7 @@ def _missing(listed: Sequence[ListedWorker], expected: Mapping[str, str], config
                 found.append(f"{key} is not there")
         elif draining is not (state == "draining"):
             found.append(f"{key} is {'draining' if draining else 'not draining'}")
-        elif worker.weight is not None and worker.weight != weights.get(key, 1.0):
+        elif worker.weight is not None and key in wanted and worker.weight != wanted[key].table.weight:
             found.append(f"{key} has weight {worker.weight:g}")
     return found
 

@@ -34,9 +34,14 @@ class Controls:
         self._kept: dict[str, _Kept] = {}
 
     def engines(self) -> dict[str, str]:
-        """The engine of every router, by name; "unknown" as long as it has not been found out."""
+        """The engine of every router, by name: as found out, else as the file says, else "unknown"."""
         seen = {router.name: router.engine for router in self._monitor.latest().routers}
-        return {target.name: seen.get(target.name, "unknown") for target in self._monitor.targets.routers}
+        found = {}
+        for target in self._monitor.targets.routers:
+            told = {"embedded": "pdtop"}.get(target.engine or "", target.engine)
+            engine = seen.get(target.name, "unknown")
+            found[target.name] = told if engine == "unknown" and told else engine
+        return found
 
     def all(self) -> dict[str, Control]:
         """A control for every router, by name."""

@@ -18,6 +18,7 @@ from pdtop.operations.edits import after_edits
 from pdtop.operations.model import (
     AddWorker,
     Apply,
+    Choice,
     Drain,
     FileChange,
     Operation,
@@ -35,7 +36,7 @@ from pdtop.operations.model import (
 )
 from pdtop.operations.state import StateUnwritable
 from pdtop.operations.undoing import file_change
-from pdtop.routers.control import Call, Controlled
+from pdtop.routers.control import Controlled
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,11 @@ class Queue:
 
 
 class Executor:
-    """Carries jobs out on the engine's loop. ``tell`` is given the operation at every step."""
+    """Carries jobs out on the engine's loop.
+
+    ``tell`` is given the operation at every step, ``wrote`` (from another thread) the digest of every file
+    that was written here: who follows the file must not take it for somebody else's.
+    """
 
     def __init__(
         self,
@@ -99,33 +104,35 @@ class Executor:
         file: ConfigFile | None,
         audit: AuditLog,
         tell: Callable[[Operation], None],
+        wrote: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         self._applier = applier
         self._file = file
         self._audit = audit
         self._tell = tell
+        self._wrote = wrote
         self._clock = clock
         self._writing = asyncio.Lock()
 
     async def run(self, job: Job) -> None:
-        """To its end, or, for a drain, until no new work comes; whatever happens is told and logged."""
+        """To its end, or, for a drain, until no new work comes; whatever happens is logged and told."""
         try:
             await self._run(job)
         except StateUnwritable as error:
-            self._end(job, Outcome.REFUSED, str(error), "mend the state folder: what is done must be logged")
+            fix = "mend the state folder: what is done must be logged"
+            await self._end(job, Outcome.REFUSED, str(error), fix)
         except asyncio.CancelledError:
             raise
         except Exception as error:
             log.exception("an operation failed")
-            self._end(job, Outcome.FAILED, f"internal error: {type(error).__name__}: {error}")
-            await self._close(job)
+            await self._end(job, Outcome.FAILED, f"internal error: {type(error).__name__}: {error}")
 
     async def _run(self, job: Job) -> None:
         if (refusal := await self._unwelcome(job)) is not None:
             words, fix = refusal
             await asyncio.to_thread(self._audit.record, attempt_of(job.operation), Outcome.REFUSED, words)
-            self._end(job, Outcome.REFUSED, words, fix)
+            await self._end(job, Outcome.REFUSED, words, fix)
             return
         async with self._writing:
             self._step(job, Phase.WRITING, "writing config.toml")
@@ -133,9 +140,8 @@ class Executor:
         if stopped is not None:
             outcome = Outcome.FAILED if stopped.failed else Outcome.REFUSED
             next_step = "look at the change again: it is shown on top of theirs" if stopped.moved else ""
-            await asyncio.to_thread(self._audit.end, job.audit_id, outcome, stopped.words)
             job.operation = replace(job.operation, conflicts=stopped.conflicts)
-            self._end(job, outcome, stopped.words, next_step)
+            await self._end(job, outcome, stopped.words, next_step)
             return
         after, before = self._configs(job)
         if after is not None:
@@ -143,8 +149,7 @@ class Executor:
             job.applied = await self._applier.apply(after, before, job.scope)
         if job.applied.refused_everywhere and job.written is not None and job.written.change is not None:
             await self._take_back(job)
-        self._end(job, *_sum_up(job))
-        await self._close(job)
+        await self._end(job, *_sum_up(job))
 
     async def run_other(
         self, job: Job, words: str, work: Callable[[], Awaitable[tuple[Outcome, str]]]
@@ -153,11 +158,11 @@ class Executor:
         try:
             job.audit_id = await asyncio.to_thread(self._audit.begin, attempt_of(job.operation))
         except StateUnwritable as error:
-            self._end(job, Outcome.REFUSED, str(error), "mend the state folder: what is done must be logged")
+            fix = "mend the state folder: what is done must be logged"
+            await self._end(job, Outcome.REFUSED, str(error), fix)
             return
         self._step(job, Phase.APPLYING, words)
-        self._end(job, *await work())
-        await self._close(job)
+        await self._end(job, *await work())
 
     async def _unwelcome(self, job: Job) -> tuple[str, str] | None:
         """Whether a router would not let us: asked before anything is written, so nothing is half done."""
@@ -186,6 +191,7 @@ class Executor:
         if isinstance(written, NotWritten):
             return written
         job.written = written
+        self._wrote(written.after.digest)
         return None
 
     def _configs(self, job: Job) -> tuple[Config | None, Config | None]:
@@ -198,34 +204,17 @@ class Executor:
         """No router did anything: then the file must not say that they did."""
         if self._file is None or job.written is None:
             return
+        self._wrote(job.written.before.digest)
         back = await asyncio.to_thread(self._file.restore, job.written.before.raw, job.written.after)
         if isinstance(back, Written):
             job.written = None
-
-    async def _close(self, job: Job) -> None:
-        """Log the outcome; if that is not possible, say so, for it has happened."""
-        if not job.audit_id:
-            return
-        operation = job.operation
-        try:
-            await asyncio.to_thread(
-                self._audit.end,
-                job.audit_id,
-                operation.outcome or Outcome.DONE,
-                operation.words,
-                [call for one in operation.routers for call in one.calls],
-                operation.seconds,
-                change=job.written.change if job.written is not None else None,
-            )
-        except StateUnwritable as error:
-            job.operation = replace(operation, words=f"{operation.words}; not in the log: {error}")
-            self._tell(job.operation)
 
     def _step(self, job: Job, phase: Phase, words: str) -> None:
         job.operation = replace(job.operation, phase=phase, words=words, seconds=self._seconds(job))
         self._tell(job.operation)
 
-    def _end(self, job: Job, outcome: Outcome, words: str, next_step: str = "") -> None:
+    async def _end(self, job: Job, outcome: Outcome, words: str, next_step: str = "") -> None:
+        """Log the outcome, then tell it; if it cannot be logged, say so, for it has happened."""
         job.operation = replace(
             job.operation,
             phase=Phase.ENDED,
@@ -236,10 +225,33 @@ class Executor:
             routers=job.applied.routers,
             choices=(),
         )
-        self._tell(job.operation)
+        if job.audit_id:
+            try:
+                await asyncio.to_thread(self._log_end, job, outcome, words)
+            except StateUnwritable as error:
+                job.operation = replace(job.operation, words=f"{words}; not in the log: {error}")
+        if isinstance(job.request, Drain) and outcome not in (Outcome.REFUSED, Outcome.FAILED):
+            self._tell(_waiting(job.operation))  # no new work comes: what is left is waited for
+        else:
+            self._tell(job.operation)
+
+    def _log_end(self, job: Job, outcome: Outcome, words: str) -> None:
+        self._audit.end(
+            job.audit_id,
+            outcome,
+            words,
+            [call for one in job.applied.routers for call in one.calls],
+            job.operation.seconds,
+            change=job.written.change if job.written is not None else None,
+        )
 
     def _seconds(self, job: Job) -> float:
         return max(0.0, self._clock() - job.operation.started)
+
+
+def _waiting(operation: Operation) -> Operation:
+    words = "" if operation.outcome is Outcome.DONE else operation.words
+    return replace(operation, phase=Phase.DRAINING, outcome=None, words=words, choices=(Choice.CANCEL,))
 
 
 def verb_of(request: Request) -> str:
@@ -330,8 +342,3 @@ def _told(routers: tuple[RouterOutcome, ...]) -> str:
     return "; ".join(f"{one.router}: {one.words}" for one in routers if one.outcome is not Outcome.DONE) or (
         f"done at {len(routers)} routers" if routers else ""
     )
-
-
-def calls_of(operation: Operation) -> tuple[Call, ...]:
-    """All requests to routers that it made."""
-    return tuple(call for one in operation.routers for call in one.calls)

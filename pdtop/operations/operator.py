@@ -123,7 +123,8 @@ class Operator:
         self._specs = Specs(folder)
         self._controls = Controls(monitor)
         self._applier = Applier(monitor, self._controls, self._specs)
-        self._executor = Executor(self._applier, self._file, self._audit, self._told, clock)
+        self._ours: set[str] = set()  # digests of files that we wrote
+        self._executor = Executor(self._applier, self._file, self._audit, self._told, self._ours.add, clock)
         self._planner = Planner(
             monitor, self._applier, self._controls, self._file, self._specs, self._audit, backups
         )
@@ -137,7 +138,6 @@ class Operator:
         self._operations: dict[str, Operation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: dict[str, _Again] = {}
-        self._ours: set[str] = set()  # digests of files that we wrote
         self._started_with: Config | None = monitor.config  # what the routers are taken to run with
         self._pending: tuple[Change, ...] = ()
         self._marks: dict[str, frozenset[str]] = {}
@@ -326,7 +326,6 @@ class Operator:
                 return
             await self._executor.run(job)
         if job.written is not None:
-            self._ours.add(job.written.after.digest)
             self._drains.follow(job.written.after.config, self._now())
         operation = job.operation
         if job.applied.restart:
@@ -344,17 +343,6 @@ class Operator:
             case Drain(workers, timeout_s):
                 who = origin(os.environ)
                 self._drains.started(workers, f"{who.user}@{who.host}", timeout_s, config, self._now())
-                self._told(
-                    replace(
-                        operation,
-                        phase=Phase.DRAINING,
-                        outcome=None,
-                        words=f"no new work; {operation.words}"
-                        if operation.outcome is not Outcome.DONE
-                        else "",
-                        choices=(Choice.CANCEL,),
-                    )
-                )
             case Undrain(workers):
                 for key in workers:
                     self._readmissions[key] = ReadmissionWatch(
