@@ -35,17 +35,23 @@ from pdtop.tui.palette import Look
 from pdtop.tui.screens.arm import ArmScreen
 from pdtop.tui.screens.base import ConsoleScreen
 from pdtop.tui.screens.choice import ChoiceScreen
+from pdtop.tui.screens.drift import DriftScreen
 from pdtop.tui.screens.findings import FindingsScreen
 from pdtop.tui.screens.help import HelpScreen
+from pdtop.tui.screens.log import LogScreen
 from pdtop.tui.screens.operating import OperatingScreen
+from pdtop.tui.screens.operations import OperationsScreen
 from pdtop.tui.screens.overview import OverviewScreen
 from pdtop.tui.screens.question import QuestionScreen
 from pdtop.tui.screens.raw_series import RawSeriesScreen
+from pdtop.tui.screens.tuning import TuningScreen
+from pdtop.tui.screens.value import ValueScreen
 from pdtop.tui.screens.worker import WorkerScreen
 from pdtop.tui.source import SnapshotSource
 from pdtop.tui.themes import DEFAULT, MONO, load_themes, shipped_folder
 from pdtop.tui.widgets.filter_bar import FilterBar
 from pdtop.tui.widgets.line_page import LinePage
+from pdtop.tui.widgets.row_list import RowList
 from pdtop.tui.widgets.series_list import SeriesList
 from pdtop.tui.widgets.worker_table import WorkerTable
 
@@ -223,7 +229,7 @@ class ConsoleApp(App[None]):
         self._refresh_truecolor_filter(self.ansi_theme)
         if self.is_running:
             for screen in self.screen_stack:
-                for widget in screen.query("LineView, WorkerTable, LinePage, SeriesList"):
+                for widget in screen.query("LineView, WorkerTable, LinePage, SeriesList, RowList"):
                     widget.refresh()
         return True
 
@@ -288,6 +294,12 @@ class ConsoleApp(App[None]):
     def action_findings(self) -> None:
         if not isinstance(self.screen, FindingsScreen):
             self.push_screen(FindingsScreen(self.look))
+
+    def open_screen(self, name: str) -> None:
+        """Show one of the screens of operations; one that is open is not opened twice."""
+        kind = OPERATIONS_SCREENS[name]
+        if not isinstance(self.screen, kind):
+            self.push_screen(kind(self.look))
 
     def open_worker(self, key: str) -> None:
         """Show one worker; an open worker screen is left for it."""
@@ -375,6 +387,14 @@ class ConsoleApp(App[None]):
         self._close_messages_no_wait()
 
 
+#: Screens that :meth:`ConsoleApp.open_screen` knows.
+OPERATIONS_SCREENS: dict[str, type[ConsoleScreen]] = {
+    "tuning": TuningScreen,
+    "drift": DriftScreen,
+    "log": LogScreen,
+    "operations": OperationsScreen,
+}
+
 #: Who declares keys, in the order of the help.
 KEY_OWNERS: tuple[tuple[str, type[DOMNode]], ...] = (
     ("Anywhere", ConsoleApp),
@@ -386,10 +406,16 @@ KEY_OWNERS: tuple[tuple[str, type[DOMNode]], ...] = (
     ("Raw series", RawSeriesScreen),
     ("Series", SeriesList),
     ("Findings", FindingsScreen),
+    ("Tuning", TuningScreen),
+    ("Drift", DriftScreen),
+    ("Log", LogScreen),
+    ("Operations under way", OperationsScreen),
+    ("Their lists", RowList),
     ("Filter", FilterBar),
     ("Lists", ChoiceScreen),
     ("Questions", QuestionScreen),
     ("Arming", ArmScreen),
+    ("Values", ValueScreen),
     ("Help", HelpScreen),
 )
 

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
 from pdtop.cluster.model import Role
+from pdtop.operations.model import Apply, Restart
 from pdtop.tui.columns import PRESETS
+from pdtop.tui.screens.operating import OperatingScreen
 from pdtop.tui.text import clean
 
 if TYPE_CHECKING:
@@ -43,12 +46,25 @@ class ConsoleProvider(Provider):
         return content
 
 
+def operations(app: ConsoleApp) -> Iterator[Command]:
+    """What the keys of operations do on the screen below the palette, and what needs no worker."""
+    screen = next((s for s in reversed(app.screen_stack) if isinstance(s, OperatingScreen)), None)
+    if screen is None:
+        return
+    for binding in OperatingScreen.BINDINGS:
+        if isinstance(binding, Binding) and screen.check_action(binding.action, ()):
+            yield binding.description, binding.tooltip, getattr(screen, f"action_{binding.action}")
+    yield "apply", "bring the routers to what config.toml says", partial(app.desk.ask, Apply())
+    yield "restart", "carry out the restart plan", partial(app.desk.ask, Restart())
+
+
 def commands(app: ConsoleApp) -> Iterator[Command]:
     """What the keys do by name, then column presets, themes and workers."""
     yield "overview", "the two pools", app.action_overview
     yield "findings", "all findings with evidence", app.action_findings
     yield "keys", "every key, and how to filter", app.action_help
     yield "resume" if app.paused else "pause", "polling goes on", app.action_pause
+    yield from operations(app)
     yield "screenshot", "the screen as an SVG file", app.action_screenshot_file
     yield "quit", "leave pdtop", app.action_leave
     yield "columns auto", "by the width of the terminal", partial(app.use_columns, "")

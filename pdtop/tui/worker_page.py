@@ -18,6 +18,7 @@ from pdtop.tui.worker_blocks import (
     stage_block,
 )
 from pdtop.tui.worker_lines import BLANK, columns, faded
+from pdtop.tui.worker_operations import operation_block
 from pdtop.tui.worker_view import WorkerView
 
 #: From these widths on two charts stand beside each other, and the charts stand beside the tables.
@@ -42,7 +43,7 @@ _IF_KNOWN = {Role.PREFILL: frozenset({"ttft"})}
 def page(view: WorkerView, width: int, height: int) -> list[Line]:
     """All lines of the page, each at most ``width`` cells."""
     inner = width - 2  # a cell of margin on both sides
-    top = [head_block(view, inner), findings_block(view, inner)]
+    top = [head_block(view, inner), findings_block(view, inner), operation_block(view, inner)]
     fade = faded if view.stale else list[Line]
     beside = width >= TABLES_BESIDE_FROM
     each = (inner - 4) // 2 if beside else inner

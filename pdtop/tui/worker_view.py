@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pdtop.cluster.model import Finding, Role, Snapshot, Worker
+from pdtop.operations.model import DrainProgress, LogEntry, Readmission
 from pdtop.tui.charts import Points
 from pdtop.tui.headline import worst_first
 from pdtop.tui.options import ConsoleOptions
@@ -22,6 +23,9 @@ class WorkerView:
     interval_s: float = 1.0
     place: int | None = None  # from 0, in the order that the keys walk
     gone: bool = False
+    drain: DrainProgress | None = None
+    readmission: Readmission | None = None
+    events: tuple[LogEntry, ...] = ()  # of the audit log, newest first
 
     @property
     def findings(self) -> list[Finding]:

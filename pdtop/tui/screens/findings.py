@@ -10,17 +10,19 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from pdtop.cluster.model import Finding, Snapshot
+from pdtop.cluster.model import Finding, Snapshot, Worker
 from pdtop.tui import text
 from pdtop.tui.headline import whose, worst_first
 from pdtop.tui.lines import to_content
 from pdtop.tui.palette import Look, Palette
-from pdtop.tui.screens.base import ConsoleScreen
+from pdtop.tui.screens.operating import OperatingScreen
 from pdtop.tui.tones import SYMBOLS, TONES, Line, Tone
 
 
-class FindingsScreen(ConsoleScreen):
+class FindingsScreen(OperatingScreen):
     """A list of findings; enter opens the worker concerned."""
+
+    ABOUT_WORKERS = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -56,6 +58,12 @@ class FindingsScreen(ConsoleScreen):
             places = [_identity(f) for f in found]
             choices.highlighted = places.index(_identity(at)) if at and _identity(at) in places else 0
         self._shown = found
+
+    def selected_worker(self) -> Worker | None:
+        finding = self._selected()
+        if finding is None or finding.worker is None:
+            return None
+        return self.console_app.shown.worker(finding.worker)
 
     def _selected(self) -> Finding | None:
         index = self.query_one(OptionList).highlighted

@@ -66,7 +66,8 @@ def help_text(rows: Sequence[KeyRow]) -> Content:
         Content(""),
         Content.styled("Signs", "bold"),
         Content(
-            "  ✖ critical   ▲ warning   ◌ deliberate   – not known   ≥ at least   … ago: numbers are old"
+            "  ✖ critical   ▲ warning   ◌ deliberate   – not known   ≥ at least   … ago: numbers are old\n"
+            "  ● marked   └ how far its drain is   ↻ needs a restart   ○ no effect with this router"
         ),
     ]
     return Content("\n").join(lines)

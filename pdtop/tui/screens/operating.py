@@ -7,9 +7,11 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from pdtop.operations.model import Drain, Request, Undo, Undrain, View
+from pdtop.operations.model import Drain, Request, SetWeight, Undo, Undrain, View
+from pdtop.tui import weight_lines
 from pdtop.tui.desk import Desk
 from pdtop.tui.screens.base import ConsoleScreen
+from pdtop.tui.screens.value import ValueScreen
 
 #: Keys that change something: while read-only the key line leaves them out.
 NEED_ARMED = frozenset({"operate.drain", "operate.undrain", "operate.weight", "operate.undo"})
@@ -37,6 +39,9 @@ class OperatingScreen(ConsoleScreen):
         Binding("o", "operations", "operations", id="operate.operations",
                 tooltip="Operations under way and ended, their choices, dismissing them"),
     ]  # fmt: skip
+
+    #: Whether there is a worker under the cursor here.
+    ABOUT_WORKERS: ClassVar[bool] = False
 
     @property
     def desk(self) -> Desk:
@@ -77,6 +82,41 @@ class OperatingScreen(ConsoleScreen):
         keys = self.chosen_workers()
         self._ask_about(keys, Undrain(keys))
 
+    def action_weight(self) -> None:
+        worker, app = self.selected_worker(), self.console_app
+        if not self.desk.may_change():
+            return
+        if worker is None:
+            app.say("no worker under the cursor", "warning")
+            return
+        weight_of = worker.weight
+        key = worker.key
+
+        def answered(typed: str | None) -> None:
+            weight = None if typed is None else weight_lines.read(typed)
+            if typed is not None and weight is None:
+                app.say(f"{typed} is no weight: a number, 0 or more", "error")
+            elif weight is not None and weight != weight_of:
+                self.desk.ask(SetWeight(key, weight))
+
+        about = weight_lines.about(worker, app.shown, min(92, self.size.width) - 8)
+        title = f"Weight of {worker.name} · cluster {app.shown.cluster}"
+        app.push_screen(
+            ValueScreen(self.look, title, f"{worker.weight:g}", about, weight_lines.stepped), answered
+        )
+
+    def action_tuning(self) -> None:
+        self.console_app.open_screen("tuning")
+
+    def action_drift(self) -> None:
+        self.console_app.open_screen("drift")
+
+    def action_log(self) -> None:
+        self.console_app.open_screen("log")
+
+    def action_operations(self) -> None:
+        self.console_app.open_screen("operations")
+
     def action_undo(self) -> None:
         self.desk.ask(Undo())
 
@@ -87,7 +127,9 @@ class OperatingScreen(ConsoleScreen):
         self.desk.disarm()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """One key arms and disarms."""
+        """One key arms and disarms; what is done to a worker needs a screen that shows one."""
+        if action in ("drain", "undrain", "weight"):
+            return self.ABOUT_WORKERS
         if action in ("arm", "disarm"):
             return self.desk.view.read_only is (action == "arm")
         return True

@@ -55,6 +55,8 @@ def members(snapshot: Snapshot, role: Role) -> tuple[Worker, ...]:
 class OverviewScreen(OperatingScreen):
     """Header, findings strip, pool tables."""
 
+    ABOUT_WORKERS = True
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", id="overview.filter", tooltip="Show only some workers"),
         Binding("escape", "clear_filter", "Show all", show=False, id="overview.clear_filter",
@@ -152,9 +154,7 @@ class OverviewScreen(OperatingScreen):
         self._operations.display = lines > 0
         if lines:
             self._operations.styles.height = lines
-            self._operations.show(
-                operation_lines.operations_strip(view, lines, self.size.width, snapshot.at)
-            )
+            self._operations.show(operation_lines.operations_strip(view, lines, self.size.width, snapshot.at))
         return lines
 
     def _notes(self, snapshot: Snapshot, width: int) -> dict[str, Line]:
@@ -196,10 +196,7 @@ class OverviewScreen(OperatingScreen):
         """The marked workers in the order of the screen, else the one under the cursor."""
         snapshot = self.console_app.shown
         marked = tuple(
-            w.key
-            for pane in self.panes
-            for w in members(snapshot, pane.role)
-            if w.key in pane.table.marked
+            w.key for pane in self.panes for w in members(snapshot, pane.role) if w.key in pane.table.marked
         )
         return marked or super().chosen_workers()
 

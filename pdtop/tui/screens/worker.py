@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from pdtop.cluster.model import Role, Snapshot, Worker
+from pdtop.operations.model import LogEntry, View
+from pdtop.tui import log_lines
 from pdtop.tui.palette import Look
-from pdtop.tui.screens.base import ConsoleScreen
+from pdtop.tui.screens.operating import OperatingScreen
 from pdtop.tui.screens.raw_series import RawSeriesScreen
 from pdtop.tui.widgets.line_page import LinePage
 from pdtop.tui.worker_page import page
 from pdtop.tui.worker_view import WorkerView, neighbour, walk
 
 
-class WorkerScreen(ConsoleScreen):
+class WorkerScreen(OperatingScreen):
     """A page about one worker. The screen belongs to the worker: if that vanishes, it says so and stays."""
+
+    ABOUT_WORKERS = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket,left", "step(-1)", "previous", key_display="[", id="worker.previous",
@@ -34,12 +40,14 @@ class WorkerScreen(ConsoleScreen):
         self._page = LinePage(look, id="worker-page")
         self._place = 0  # where in the walk the worker was when last seen
         self._view: WorkerView | None = None
+        self._log: tuple[LogEntry, ...] = ()
 
     def body(self) -> ComposeResult:
         yield self._page
 
     def on_mount(self) -> None:
         self._page.focus()
+        self._load_log()
 
     def selected_worker(self) -> Worker | None:
         return self._view.worker if self._view is not None else None
@@ -48,7 +56,31 @@ class WorkerScreen(ConsoleScreen):
         if not self.size.width:
             return
         self._view = self._view_of(snapshot)
-        self._page.show(page(self._view, self._page.size.width - 1, self._page.size.height))
+        width, height = self._page.size
+        self._page.show(page(self._with_operations(self._view), width - 1, height))
+
+    def take_view(self, view: View) -> None:
+        self.take(self.console_app.shown)
+        self._load_log()
+
+    def _load_log(self) -> None:
+        self.run_worker(self._read_log(), exclusive=True)
+
+    async def _read_log(self) -> None:
+        """Read the audit log, off the loop."""
+        if (gate := self.desk.gate) is not None:
+            self._log = await asyncio.to_thread(gate.log)
+            self.take(self.console_app.shown)
+
+    def _with_operations(self, view: WorkerView) -> WorkerView:
+        """``view`` with what is done to the worker, and was."""
+        operations = self.desk.view
+        return replace(
+            view,
+            drain=operations.drain_of(self.key),
+            readmission=next((r for r in operations.readmissions if r.worker == self.key), None),
+            events=tuple(log_lines.about(self._log, self.key, view.worker.name)),
+        )
 
     def _view_of(self, snapshot: Snapshot) -> WorkerView:
         app, known = self.console_app, self._view
