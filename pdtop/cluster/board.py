@@ -124,8 +124,14 @@ class Board:
         ]
         before = self._workers
         self._workers = {about.key: before.get(about.key) or self._watch(about) for about in abouts}
+        config = self.setting.config
         for about in abouts:
-            self._workers[about.key].about = about
+            watch = self._workers[about.key]
+            watch.about = about
+            if config is not None:
+                watch.weights = config.load
+                watch.reachability.fail_after = config.health.unhealthy_threshold
+                watch.reachability.recover_after = config.health.healthy_threshold
             self._passed_on.pop(about.key, None)
 
     # What is watched

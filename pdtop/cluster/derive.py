@@ -48,6 +48,7 @@ class Derived:
     stages: Mapping[str, Distribution]
     kv_transfer_ms: Distribution | None
     transfer_failures: float | None
+    transfer_failures_per_s: float | None
     resets: int
     seconds: float | None  # of the window; None without one
 
@@ -72,6 +73,7 @@ def derive(period: Period[WorkerNumbers], role: Role) -> Derived:
     computed = _first(period.rate(c.REALTIME_PREFILL_COMPUTE), prompt)
     generated = _first(period.rate(c.REALTIME_DECODE), period.rate(c.GENERATION_TOKENS))
     requests = period.increase(c.REQUESTS)
+    failed = None if period.lifetime else failures(period)
     source = "unified" if role is Role.UNKNOWN else str(role)
     return Derived(
         hit_tokens=hits,
@@ -90,7 +92,8 @@ def derive(period: Period[WorkerNumbers], role: Role) -> Derived:
         queue_time=latency(period, source, (c.QUEUE_TIME,)),
         stages=LazyMapping(partial(period.by, c.STAGE, "stage")),
         kv_transfer_ms=period.distribution(c.KV_TRANSFER_LATENCY_MS),
-        transfer_failures=None if period.lifetime else failures(period),
+        transfer_failures=failed,
+        transfer_failures_per_s=failed / seconds if failed is not None and seconds else None,
         resets=period.resets,
         seconds=seconds,
     )

@@ -237,6 +237,11 @@ class Worker:
     kv_transfer_ms: Distribution | None = None
     share: float | None = None  # of its pool's dispatches in the window (router's count, else own)
     transfer_failures: float | None = None  # in the window
+    transfer_failures_per_s: float | None = None
+    transfer_still_s: float | None = None  # so long the same number has waited in the transfer queue
+    transfer_still_reads: int = 0  # in so many reads, with nothing started between them
+    window_s: float | None = None  # real length of the window of its rates; None: no rates
+    load_score: float | None = None  # running, backlog and KV use by the weights of [load]; None: not known
     resets: int = 0  # restarts seen in the window
     finished: float | None = None  # requests since it started, health checks not counted; look at its growth
     ranks: tuple[Rank, ...] = ()
@@ -245,6 +250,10 @@ class Worker:
     weight: float = 1.0
     identity: Identity = field(default_factory=Identity)
     page: PageFacts | None = None
+    reachable: bool | None = None  # as damped as a router's probes: some failures in a row until False
+    flaky: bool = False  # misses reads again and again
+    recent_reads: int = 0  # that are remembered to tell it by
+    recent_failures: int = 0  # of them
     missed_polls: int = 0  # reads of the metrics page without numbers since the last good one
     status: int | None = None  # HTTP status of the newest read
     trends: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)

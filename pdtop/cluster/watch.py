@@ -23,6 +23,10 @@ from pdtop.cluster.period import Period, Span
 from pdtop.cluster.queues import NOTHING, Queues, complete, completed, from_loads, from_page
 from pdtop.cluster.readings import HealthReading, InfoReading, LoadsReading, MetricsReading
 from pdtop.cluster.trends import GAP, Points, Trends, middle
+from pdtop.config.schema import LoadWeights
+from pdtop.insight.load import Work, load_score
+from pdtop.insight.reachability import Reachability
+from pdtop.insight.standstill import Standstill
 from pdtop.metrics import catalogue
 from pdtop.metrics.timeline import Timeline
 from pdtop.metrics.worker_page import WorkerNumbers
@@ -36,6 +40,7 @@ STALE_AFTER_S = 10.0
 #: ``/v1/loads`` is taken for the queues while its newest answer is no older than this (same rule).
 LOADS_FRESH_S = 5.0
 HEALTH_FRESH_S = 30.0
+DEFAULT_WEIGHTS = LoadWeights()
 _UNREACHABLE = (State.REFUSED, State.TIMEOUT, State.TLS)
 
 
@@ -67,8 +72,10 @@ class WorkerWatch:
         stale_after_s: float = STALE_AFTER_S,
         loads_fresh_s: float = LOADS_FRESH_S,
         points: int = WINDOW_POINTS,
+        weights: LoadWeights = DEFAULT_WEIGHTS,
     ) -> None:
         self.about = about
+        self.weights = weights
         self.stale_after_s = stale_after_s
         self.loads_fresh_s = loads_fresh_s
         self._timeline: Timeline[WorkerNumbers] = Timeline(span_s, points=points)
@@ -79,6 +86,8 @@ class WorkerWatch:
         self._health: HealthReading | None = None
         self._info: InfoReading | None = None
         self._lag: Frozen | None = None
+        self.reachability = Reachability()
+        self._transfer = Standstill()
         self._missed = 0
         self._derived: tuple[float, WorkerNumbers, Span, Role, Derived] | None = None
         self._gauges: tuple[WorkerNumbers, Role, Queues] | None = None
@@ -89,6 +98,7 @@ class WorkerWatch:
 
     def observe_metrics(self, reading: MetricsReading) -> bool:
         """True if the worker restarted since the read before."""
+        self.reachability.note(reading.state not in _UNREACHABLE or self._answers_elsewhere())
         self._metrics = reading
         if reading.numbers is None:
             self._missed += 1
@@ -98,6 +108,8 @@ class WorkerWatch:
         if restarted:
             self._derived = None
         self._heartbeat.beat(reading.at, reading.numbers.counter(catalogue.SCHEDULER_CPU))
+        if self.role is Role.DECODE and self._told_transfer() is None:
+            self._transfer.note(reading.at, reading.numbers.gauge(catalogue.TRANSFER), self._started())
         return restarted
 
     def observe_loads(self, reading: LoadsReading) -> None:
@@ -105,6 +117,9 @@ class WorkerWatch:
         if reading.loads is not None:
             self._good_loads = reading
             self._lag = lagging(reading.loads, reading.at)
+            waiting = self._told_transfer()
+            if waiting is not None:
+                self._transfer.note(reading.at, waiting, self._started() if waiting else None)
 
     def observe_health(self, reading: HealthReading) -> None:
         self._health = reading
@@ -239,6 +254,13 @@ class WorkerWatch:
             stages=derived.stages if derived else {},
             kv_transfer_ms=derived.kv_transfer_ms if derived else None,
             transfer_failures=derived.transfer_failures if derived else None,
+            transfer_failures_per_s=derived.transfer_failures_per_s if derived else None,
+            transfer_still_s=_age(now, self._transfer.since),
+            transfer_still_reads=self._transfer.reads,
+            window_s=derived.seconds if derived else None,
+            load_score=load_score(
+                Work(numbers.running, numbers.backlog.total, None, numbers.kv_use), self.weights
+            ),
             share=share,
             resets=derived.resets if derived else 0,
             finished=self._finished(page_good),
@@ -248,10 +270,26 @@ class WorkerWatch:
             weight=self.about.weight,
             identity=self._identity(numbers.kv_capacity_tokens),
             page=self._page(),
+            reachable=self.reachability.up,
+            flaky=self.reachability.flaky,
+            recent_reads=self.reachability.seen,
+            recent_failures=self.reachability.failed,
             missed_polls=self._missed,
             status=metrics.status if metrics is not None else None,
             trends=self._trends.recent(),
         )
+
+    def _told_transfer(self) -> float | None:
+        """What waits for its KV by ``/v1/loads``, while that answers."""
+        reading = self._loads
+        queues = self._queues_of(reading) if reading is not None and self.role is Role.DECODE else None
+        return queues.backlog.parts.get(catalogue.TRANSFER) if queues is not None else None
+
+    def _started(self) -> float | None:
+        """First tokens since the worker's start."""
+        newest = self._timeline.newest
+        first = newest.histogram(catalogue.TTFT) if newest is not None else None
+        return first.count if first is not None else None
 
     def _points(self, page: Derived | None, numbers: Queues) -> Points:
         if self._middles is None or self._middles[0] is not page:
@@ -334,8 +372,11 @@ class WorkerWatch:
         ready = health.ready if health is not None else None
         if state is State.FROZEN:
             return False, "frozen"
-        if state in _UNREACHABLE and not self._answered_since(health):
-            return False, "does not answer"
+        if self.reachability.up is False:
+            if state not in _UNREACHABLE:
+                return False, "has only just answered again"
+            if not self._answered_since(health):
+                return False, "does not answer"
         if ready is False:
             return False, f"not ready: {health.reason}" if health and health.reason else "not ready"
         if health is not None and health.state is State.TIMEOUT:
@@ -349,6 +390,14 @@ class WorkerWatch:
         if ready is True:
             return True, ""
         return None, ""
+
+    def _answers_elsewhere(self) -> bool:
+        """Whether another endpoint has answered since the metrics page was last read."""
+        since = self._metrics.at if self._metrics is not None else float("-inf")
+        health, loads = self._health, self._good_loads
+        return (health is not None and health.ready is True and health.at > since) or (
+            loads is not None and loads.at > since
+        )
 
     def _answered_since(self, health: HealthReading | None) -> bool:
         """Whether another endpoint has answered although the metrics page could not be reached."""

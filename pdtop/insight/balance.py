@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
+from statistics import fmean
 
 from pdtop.cluster.model import (
     READABLE,
@@ -19,6 +20,7 @@ from pdtop.cluster.model import (
     Worker,
 )
 from pdtop.insight.levels import Levels
+from pdtop.insight.load import Work, count_load
 from pdtop.insight.words import count, latency, percent, several
 
 _POOL_NAME = {
@@ -38,7 +40,7 @@ def findings(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
         yield from _restarts(workers)
         if len(workers) < 2:
             continue
-        yield from _hot(workers, levels)
+        yield from _hot(workers, snapshot, levels)
         yield from _failing(workers, levels)
         yield from _slow(workers, levels)
         yield from _mismatch(workers, "version", lambda identity: identity.version)
@@ -64,7 +66,7 @@ def _dispatches(worker: Worker) -> float | None:
     return sum(counts) if counts else None
 
 
-def _hot(workers: Sequence[Worker], levels: Levels) -> Iterator[Finding]:
+def _hot(workers: Sequence[Worker], snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     # Who cannot take requests leaves his share to the others: that is no imbalance.
     in_rotation = [
         w
@@ -85,11 +87,13 @@ def _hot(workers: Sequence[Worker], levels: Levels) -> Iterator[Finding]:
             if total < levels.hot_requests or beyond < levels.hot_sigmas:
                 continue
         others = [w for w in in_rotation if w is not worker]
+        if not any(_has_room(other, worker, levels) for other in others):
+            continue  # all are busy: what is lacking is capacity
         idle = sum(1 for w in others if not w.backlog.total)
         room = f"; {several(idle, 'other')} without backlog" if worker.backlog.total and idle else ""
         hits = f", hit rate {percent(worker.hit_rate)}" if worker.hit_rate is not None else ""
         pool = _POOL_NAME[worker.role]
-        affinity = worker.role is Role.PREFILL and (worker.hit_rate or 0.0) >= 0.3
+        affinity = worker.role is Role.PREFILL and (worker.hit_rate or 0.0) >= levels.affinity_hits
         yield _finding(
             worker,
             Severity.WARNING,
@@ -97,11 +101,37 @@ def _hot(workers: Sequence[Worker], levels: Levels) -> Iterator[Finding]:
             f"takes {percent(share)} of {pool}" + (": prefix affinity" if affinity else "") + room,
             evidence=f"even share {percent(even)}"
             + (f", {count(total)} dispatches in the window" if total is not None else "")
-            + hits,
-            fix="lower load_balance_threshold so that load counts sooner"
+            + hits
+            + _loads(worker, others),
+            fix=affinity_fix(snapshot.prefill.policy)
             if affinity
             else "look at the policy and at the loads that the router sees",
         )
+
+
+def affinity_fix(policy: str) -> str:
+    """Which knob sends less to the worker that holds a prefix, and in which direction."""
+    if policy and not policy.startswith("cache_aware"):
+        return f"the policy {policy} binds requests to it: take one that looks at load"
+    return "lower cache_aware_threshold (leave affinity earlier)"
+
+
+def _load(worker: Worker) -> float | None:
+    return count_load(Work(worker.running, worker.backlog.total))
+
+
+def _has_room(other: Worker, hot: Worker, levels: Levels) -> bool:
+    """Whether it could take some of the hot one's work; what is not known speaks for it."""
+    if (other.kv_use_worst or 0.0) >= levels.kv_warn:
+        return False
+    load, most = _load(other), _load(hot)
+    return not other.backlog.total or load is None or most is None or load < most
+
+
+def _loads(worker: Worker, others: Sequence[Worker]) -> str:
+    own = _load(worker)
+    rest = [load for load in map(_load, others) if load is not None]
+    return f", load {count(own)}, the others {count(fmean(rest))}" if own is not None and rest else ""
 
 
 def _own(opinions: Sequence[RouterOpinion]) -> tuple[float, float] | None:

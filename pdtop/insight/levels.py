@@ -20,8 +20,11 @@ class Levels:
     pile: float = 8.0  # requests; a smaller queue is ordinary traffic
     growing_span_s: float = 30.0  # a backlog has to grow over this long
     slow_answer_s: float = 5.0  # a time-out counts as down once the last good answer is older than this
-    half_open_long_s: float = 30.0
+    breaker_timeout_s: float = 60.0  # of the router: after it a breaker goes from open to half-open
+    half_open_timeouts: float = 2.0  # half-open for longer than so many: it will not close by itself
+    still_reads: int = 4  # reads in which a transfer queue has not moved
     hot_ratio: float = 1.7  # share over the even share
+    affinity_hits: float = 0.3  # a hot prefill worker with this hit rate is hot for its prefixes
     hot_requests: float = 30.0  # dispatches in the window, or a share says nothing
     hot_sigmas: float = 4.0  # beyond what an even random choice would give
     failing_rate: float = 0.05

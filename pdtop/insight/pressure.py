@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from pdtop.cluster.model import READABLE, Finding, Latency, Pool, Role, Severity, Snapshot, Worker
+from pdtop.insight.balance import affinity_fix
 from pdtop.insight.levels import Levels
-from pdtop.insight.words import count, percent, several
+from pdtop.insight.words import count, percent, several, span
 
 
 def worker_findings(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
@@ -17,7 +18,7 @@ def worker_findings(worker: Worker, snapshot: Snapshot, levels: Levels) -> Itera
     yield from _kv(worker, levels)
     yield from _rank(worker, levels)
     yield from _bootstrap(worker, levels)
-    yield from _transfer(worker)
+    yield from _transfer(worker, snapshot, levels)
     yield from _progress(worker, snapshot)
     yield from _growing(worker, snapshot, levels)
 
@@ -111,7 +112,7 @@ def _bootstrap(worker: Worker, levels: Levels) -> Iterator[Finding]:
     )
 
 
-def _transfer(worker: Worker) -> Iterator[Finding]:
+def _transfer(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     failures = worker.transfer_failures or 0.0
     if failures > 0:
         yield _finding(
@@ -119,21 +120,49 @@ def _transfer(worker: Worker) -> Iterator[Finding]:
             Severity.WARNING,
             "transfer_failures",
             f"{several(failures, 'KV transfer')} failed in the window",
-            evidence=f"transfer queue {_known(worker.backlog.parts.get('transfer'))}, "
+            evidence=f"{_per_s(worker.transfer_failures_per_s)}, "
+            f"transfer queue {_known(worker.backlog.parts.get('transfer'))}, "
             f"inflight {_known(worker.inflight)}",
             fix="look at the network between the pools and at partners that went away",
         )
     waiting = worker.backlog.parts.get("transfer") or 0.0
-    if worker.role is Role.DECODE and waiting > 0 and _nothing_started(worker.ttft):
-        yield _finding(
-            worker,
-            Severity.CRITICAL,
-            "transfer_stalled",
-            f"KV transfer stalled: {count(waiting)} waiting for KV, none arrived",
-            evidence=f"transfer queue {count(waiting)}, no first token in the window, "
-            f"running {_known(worker.running)}, failed transfers {count(failures)}",
-            fix="check the transfer network and the prefill workers; requests give up after 300 s by default",
-        )
+    if worker.role is not Role.DECODE or not waiting:
+        return
+    still = worker.transfer_still_reads >= levels.still_reads and not _prefill_computes(snapshot.prefill)
+    if not still and not _nothing_started(worker.ttft):
+        return
+    yield Finding(
+        Severity.CRITICAL,
+        "transfer_stalled",
+        f"KV transfer stuck: {count(waiting)} waiting for KV, none arrived",
+        worker=worker.key,
+        pool=worker.role,
+        evidence=f"transfer queue {count(waiting)}"
+        + (f" in {worker.transfer_still_reads} reads" if still else ", no first token in the window")
+        + f", {_per_s(worker.transfer_failures_per_s)} failed transfers, running {_known(worker.running)}, "
+        f"{_per_s(worker.tokens_per_s)} tokens{_peers(snapshot)}",
+        fix="not decode's compute: check the transfer network and the prefill workers that send to it; "
+        "requests give up after 300 s by default",
+        since_s=worker.transfer_still_s if still else None,
+    )
+
+
+def _prefill_computes(prefill: Pool) -> bool:
+    """What waits for prefill's forward pass waits in decode's transfer queue, too: no KV is due yet."""
+    return prefill.inflight == 0 and bool(
+        (prefill.running or 0.0) + (prefill.backlog.parts.get("queue") or 0.0)
+    )
+
+
+def _peers(snapshot: Snapshot) -> str:
+    """The prefill workers that send KV now or cannot be read; none if that is not known of any."""
+    peers = [
+        f"{w.name} {w.state or 'not asked' if w.state not in READABLE else f'inflight {_known(w.inflight)}'}"
+        for w in snapshot.pool_workers(Role.PREFILL)
+        if w.inflight or w.state not in READABLE
+    ]
+    more = f" and {len(peers) - 6} more" if len(peers) > 6 else ""
+    return f"; prefill: {', '.join(peers[:6])}{more}" if peers else ""
 
 
 def _nothing_started(ttft: Latency | None) -> bool:
@@ -146,14 +175,17 @@ def _progress(worker: Worker, snapshot: Snapshot) -> Iterator[Finding]:
     if not running or tokens is None or tokens > 0:
         return
     points = max(2, round(snapshot.window_s / max(snapshot.tick_s, 0.1)))
-    seen = [point for point in worker.trends.get("running", ())[-points:] if point is not None]
-    if len(seen) < 2 or min(seen) <= 0:
+    recent = worker.trends.get("running", ())[-points:]
+    seen = [(age, point) for age, point in enumerate(reversed(recent)) if point is not None]
+    if len(seen) < 2 or min(point for _, point in seen) <= 0:
         return
+    watched = [seen[-1][0] * snapshot.tick_s, snapshot.window_s, worker.window_s]
+    seconds = min(one for one in watched if one)
     yield _finding(
         worker,
         Severity.CRITICAL,
         "running_without_progress",
-        f"{count(running)} running, but not one token in {snapshot.window_s:.0f} s",
+        f"{count(running)} running, but not one token in {span(seconds)}",
         evidence=f"running {count(running)} (from {worker.source or 'its page'}), tokens 0, "
         f"backlog {_known(worker.backlog.total)}",
         fix="its scheduler makes no progress: read its log, take it out of rotation",
@@ -231,7 +263,7 @@ def _compute_bound(snapshot: Snapshot, queue: float) -> tuple[Role, str, str]:
         return (
             Role.PREFILL,
             f"prefill waits on one worker: {count(queues[fullest])} of {count(queue)} queue at {fullest}",
-            "the others have room: lower load_balance_threshold, or look at the policy",
+            f"the others have room: {affinity_fix(snapshot.prefill.policy)}",
         )
     return (
         Role.PREFILL,
@@ -258,6 +290,10 @@ def _no_room(decode: Pool, bootstrap: float, prealloc: float, levels: Levels) ->
 
 def _part(pool: Pool, name: str) -> float:
     return pool.backlog.parts.get(name) or 0.0
+
+
+def _per_s(value: float | None) -> str:
+    return "?/s" if value is None else f"{count(round(value, 1))}/s"
 
 
 def _known(value: float | None) -> str:

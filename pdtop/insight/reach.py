@@ -32,13 +32,14 @@ _ANSWERS_BUT = {
 
 
 def counted_as_down(worker: Worker) -> bool:
-    """Whether the worker counts as down: unreachable by every route that was tried."""
-    return worker.state in UNREACHABLE and worker.usable is not True
+    """Whether the worker counts as down: unreachable by every route that was tried, and for long enough."""
+    return worker.state in UNREACHABLE and worker.usable is not True and worker.reachable is not True
 
 
 def worker_findings(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     """What is wrong with reaching this worker, and where a router sees it differently."""
     yield from _state(worker, levels)
+    yield from _flaky(worker)
     for opinion in worker.opinions:
         yield from _opinion(worker, opinion, several_routers=len(snapshot.routers) > 1, levels=levels)
 
@@ -93,6 +94,8 @@ def _state(worker: Worker, levels: Levels) -> Iterator[Finding]:
             evidence=f"{worker.reason}; {last_good}",
             fix=worker.fix,
         )
+    elif worker.reachable is True:
+        return  # too few failures in a row to say anything
     elif state is State.TLS:
         yield _finding(
             worker,
@@ -102,7 +105,12 @@ def _state(worker: Worker, levels: Levels) -> Iterator[Finding]:
             evidence=worker.reason,
             fix=worker.fix or "give the CA with [server] ca_file",
         )
-    elif state is State.REFUSED or worker.age_s is None or worker.age_s >= levels.slow_answer_s:
+    elif (
+        state is State.REFUSED
+        or worker.reachable is False
+        or worker.age_s is None
+        or worker.age_s >= levels.slow_answer_s
+    ):
         yield _finding(
             worker,
             Severity.CRITICAL,
@@ -112,6 +120,19 @@ def _state(worker: Worker, levels: Levels) -> Iterator[Finding]:
             fix=worker.fix
             or "look at the process and its host; the router should have stopped sending to it",
         )
+
+
+def _flaky(worker: Worker) -> Iterator[Finding]:
+    if not worker.flaky or worker.draining or counted_as_down(worker):
+        return
+    yield _finding(
+        worker,
+        Severity.WARNING,
+        "flaky",
+        f"flaky: {worker.recent_failures} of its last {several(worker.recent_reads, 'read')} failed",
+        evidence=worker.reason or "the newest read was good",
+        fix="it is slow, or its network loses packets: see its host; the router's probes see the same",
+    )
 
 
 def _opinion(
@@ -170,12 +191,20 @@ def _breaker(worker: Worker, opinion: RouterOpinion, where: str, levels: Levels)
             fix="its requests failed; read its log. The router tries again by itself after its time-out",
         )
     elif opinion.breaker is Breaker.HALF_OPEN:
-        long = since is not None and since >= levels.half_open_long_s
+        limit = levels.half_open_timeouts * levels.breaker_timeout_s
+        long = (
+            since is not None
+            and since >= limit
+            and worker.state in READABLE
+            and opinion.health in (Health.HEALTHY, None)
+        )
         yield _finding(
             worker,
             Severity.WARNING if long else Severity.INFO,
             "breaker_half_open",
-            f"circuit half-open{where}{lasting}",
+            f"circuit half-open without recovery{where}{lasting}: gets no requests although it is well"
+            if long
+            else f"circuit half-open{where}{lasting}",
             router=opinion.router,
             evidence=f"router health: {opinion.health or 'not known'}; worker: {worker.state}",
             fix="if it does not close, remove it from the router and add it again" if long else "",

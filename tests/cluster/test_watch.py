@@ -106,7 +106,38 @@ def test_an_unreachable_worker_keeps_its_last_numbers_as_old_ones(state: State) 
     worker = one.view(5.0, 30.0)
     assert (worker.state, worker.reason, worker.stale) == (state, "no luck", True)
     assert (worker.running, worker.age_s, worker.missed_polls) == (7, 5.0, 1)
+    assert (worker.usable, worker.reachable) == (None, True)  # one failure may be chance
+    for at in (5.0, 6.0):
+        one.observe_metrics(pages.fail(at, state, "no luck"))
+    worker = one.view(6.0, 30.0)
     assert (worker.usable, worker.unusable_because) == (False, "does not answer")
+
+
+def test_a_worker_that_never_answered_is_not_waited_for() -> None:
+    one, pages = watch(), Pages()
+    one.observe_metrics(pages.fail(0.0, State.REFUSED))
+    assert (one.view(0.0, 30.0).usable, one.view(0.0, 30.0).unusable_because) == (False, "does not answer")
+    one.observe_metrics(pages.read(2.0, DECODE))
+    assert one.view(2.0, 30.0).reachable is True
+
+
+def test_a_worker_that_comes_back_has_to_answer_twice() -> None:
+    one, pages = watch(), Pages()
+    one.observe_metrics(pages.read(0.0, DECODE))
+    for at in (2.0, 4.0, 6.0):
+        one.observe_metrics(pages.fail(at, State.TIMEOUT))
+    one.observe_metrics(pages.read(8.0, DECODE))
+    assert one.view(8.0, 30.0).unusable_because == "has only just answered again"
+    one.observe_metrics(pages.read(10.0, DECODE))
+    assert one.view(10.0, 30.0).unusable_because == ""
+
+
+def test_while_another_endpoint_answers_a_worker_is_not_down() -> None:
+    one, pages = watch(), Pages()
+    for at in (0.0, 2.0, 4.0, 6.0):
+        one.observe_loads(loads(at, rank(running=4, waiting=1)))
+        one.observe_metrics(pages.fail(at + 0.5, State.TIMEOUT))
+    assert one.view(7.0, 30.0).reachable is True
 
 
 def test_a_worker_known_by_loads_alone_keeps_them_as_old_ones() -> None:

@@ -55,7 +55,7 @@ def test_a_hot_prefill_worker_with_hits_has_its_prefixes_to_blame() -> None:
     hot = replace(hot, backlog=waits(queue=9, bootstrap=3))
     found = one(scene(hot, *others), "hot_worker")
     assert found.text == "takes 62 % of prefill: prefix affinity; 2 others without backlog"
-    assert "load_balance_threshold" in found.fix
+    assert found.fix == "lower cache_aware_threshold (leave affinity earlier)"
 
 
 def test_a_draining_worker_does_not_make_the_others_hot() -> None:
