@@ -56,12 +56,12 @@ class Admin:
             body = await _object(request)
             url = _url(body.get("url"))
             kind = body.get("worker_type")
-            if kind not in _TYPES:
+            if not isinstance(kind, str) or kind not in _TYPES:
                 raise BadRequest(f"worker_type must be prefill or decode, not {json.dumps(kind)[:80]}")
             fields = _fields(body)
         except BadRequest as fault:
             return _refused(str(fault), 400, "BAD_REQUEST")
-        role = _TYPES[str(kind)]
+        role = _TYPES[kind]
         present = self._fleet.pool_of(role).find(url)
         if present is not None and not present.leaving:
             words = f"Worker already exists at URL '{present.url}' with ID {present.worker_id}"

@@ -48,7 +48,7 @@ class Dialer:
         own = backend.settings.api_key_env
         return (os.environ.get(own) if own else None) or self._server.api_key()
 
-    def _headers(self, backend: Backend, client: Mapping[str, str]) -> dict[str, str]:
+    def headers(self, backend: Backend, client: Mapping[str, str]) -> dict[str, str]:
         headers = {"Accept-Encoding": "identity"}
         headers.update({name: client[name] for name in _PASSED if name in client})
         key = self._key(backend)
@@ -63,7 +63,7 @@ class Dialer:
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         return self.session.get(
             backend.url + path,
-            headers=self._headers(backend, {}),
+            headers=self.headers(backend, {}),
             timeout=aiohttp.ClientTimeout(total=timeout_s),
             ssl=self._tls,
             allow_redirects=False,
@@ -73,7 +73,7 @@ class Dialer:
         self, backend: Backend, path: str, content: bytes, client: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
         """Returns at the answer's head; whoever called must close it."""
-        headers = self._headers(backend, client)
+        headers = self.headers(backend, client)
         headers["Content-Type"] = "application/json"
         return await self.session.post(
             backend.url + path, data=content, headers=headers, ssl=self._tls, allow_redirects=False

@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdtop.config.schema import Config
+from pdtop.config.watch import ConfigWatch
 from pdtop.gateway.app import Gateway
 from pdtop.gateway.fleet import CannotServe, Fleet
 from pdtop.gateway.health import BREAKER_FAILURES
@@ -48,8 +49,10 @@ def config(
 
 
 @asynccontextmanager
-async def router(settings: Config) -> AsyncIterator[tuple[Gateway, str]]:
-    gateway = Gateway(settings, seed=1)
+async def router(
+    settings: Config, *, exposed: bool = False, watch: ConfigWatch | None = None
+) -> AsyncIterator[tuple[Gateway, str]]:
+    gateway = Gateway(settings, seed=1, exposed=exposed, watch=watch)
     runner = web.AppRunner(gateway.app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
