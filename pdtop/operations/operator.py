@@ -249,8 +249,9 @@ class Operator:
         return known
 
     def close(self) -> None:
-        """Let go of the lock. What is under way is in the log."""
+        """Let go of the lock and of idle connections. What is under way is in the log."""
         self._lock.release()
+        self._submit(self._hang_up())
 
     # Whether it may be -------------------------------------------------------------------------------
 
@@ -648,6 +649,9 @@ class Operator:
             await asyncio.to_thread(self._audit.record, attempt, outcome, words)
         except StateUnwritable as error:
             log.warning("not in the log: %s", error)
+
+    async def _hang_up(self) -> None:
+        self._controls.close()
 
     # Small things ------------------------------------------------------------------------------------
 

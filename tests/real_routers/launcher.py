@@ -49,6 +49,57 @@ class Launched:
     metrics_url: str
 
 
+class Router:
+    """One router on ports of its own: it can be started, killed, and started again in the same place.
+
+    ``args`` are further flags. Its output goes to ``log``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        workers: Sequence[SimWorker],
+        log: Path,
+        policy: str = "round_robin",
+        *,
+        args: Sequence[str] = (),
+    ) -> None:
+        port, metrics = _free_ports(2)
+        self.url = f"http://127.0.0.1:{port}"
+        self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
+        self._log = log
+        self._workers = len(workers)
+        self._process: asyncio.subprocess.Process | None = None
+        words = ["--host", "127.0.0.1", "--port", str(port), "--pd-disaggregation", "--policy", policy]
+        words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
+        for worker in workers:
+            if worker.spec.role == "prefill":
+                words += ["--prefill", worker.url, str(worker.bootstrap_port)]
+            else:
+                words += ["--decode", worker.url]
+        self._command = [str(PYTHON), "-m", engine.module, *words, *args]
+
+    async def start(self, expected: int | None = None) -> None:
+        """Start it; returns when it is ready with all its workers, or with as many as are ``expected``."""
+        with self._log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, stdout=output, stderr=output, start_new_session=True
+            )
+        self._process = process
+        async with client() as session:
+            ready = await _ready(session, self.url, self._workers if expected is None else expected, process)
+        assert ready, f"the router did not become ready: {_tail(self._log)}"
+
+    async def kill(self) -> None:
+        """End it at once (SIGKILL); no harm if it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
 @asynccontextmanager
 async def launched(
     engine: Engine,
@@ -63,35 +114,12 @@ async def launched(
 
     ``args`` are further flags; with ``expected`` it is ready with that many workers, whoever named them.
     """
-    port, metrics = _free_ports(2)
-    words = ["--host", "127.0.0.1", "--port", str(port), "--pd-disaggregation", "--policy", policy]
-    words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
-    for worker in workers:
-        if worker.spec.role == "prefill":
-            words += ["--prefill", worker.url, str(worker.bootstrap_port)]
-        else:
-            words += ["--decode", worker.url]
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            str(PYTHON),
-            "-m",
-            engine.module,
-            *words,
-            *args,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    router = Router(engine, workers, log, policy, args=args)
     try:
-        url = f"http://127.0.0.1:{port}"
-        async with client() as session:
-            ready = await _ready(session, url, len(workers) if expected is None else expected, process)
-        assert ready, f"the router did not become ready: {_tail(log)}"
-        yield Launched(url, f"http://127.0.0.1:{metrics}/metrics")
+        await router.start(expected)
+        yield Launched(router.url, router.metrics_url)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await router.kill()
 
 
 async def _ready(
