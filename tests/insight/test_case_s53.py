@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pdtop.config.schema import LoadWeights, Topology
+from pdtop.cluster.address import Address
+from pdtop.cluster.board import Board, Setting
+from pdtop.cluster.model import Role
+from pdtop.cluster.targets import WorkerTarget
+from pdtop.config.schema import Config, LoadWeights, Topology
 from pdtop.insight.load import Place, Work, choose, count_load, load_score, scores, transfer_cost
+from tests.cluster.story import Pages, page
 from tests.insight.case import case
 
 
@@ -29,6 +34,23 @@ def test_tokens_and_transfer_decide() -> None:
     found = scores(loads, given["transfer_cost"]["P1"])
     assert found == pytest.approx(expect["score_from_P1"])
     assert choose(found) == expect["choose_from_P1"]
+
+
+def test_every_worker_of_a_snapshot_has_its_score() -> None:
+    board = Board()
+    board.setting = Setting(config=Config.model_validate({"load": {"running": 2.0}}))
+    target = WorkerTarget("d:1", "d", Role.DECODE, Address.parse("http://d:1"), "config")
+    board.workers_changed((target,), ())
+    assert board.snapshot(0.0, 0.0, 60.0).workers[0].load_score is None
+    text = page(
+        num_running_reqs=4,
+        num_queue_reqs=1,
+        num_decode_prealloc_queue_reqs=2,
+        num_decode_transfer_queue_reqs=0,
+        token_usage=0.5,
+    )
+    board.metrics("d:1", Pages().read(1.0, text))
+    assert board.snapshot(1.0, 0.0, 60.0).workers[0].load_score == 2 * 4 + 3 + 10 * 0.5
 
 
 def test_a_weight_of_the_config_counts() -> None:

@@ -58,6 +58,14 @@ def test_a_hot_prefill_worker_with_hits_has_its_prefixes_to_blame() -> None:
     assert found.fix == "lower cache_aware_threshold (leave affinity earlier)"
 
 
+def test_a_rule_may_know_of_a_longer_time_than_the_memory() -> None:
+    given = Finding(Severity.WARNING, "x", "x", since_s=30.0)
+    first = judge(CALM, 100.0, given=[given])
+    assert [finding.since_s for finding in first.findings] == [30.0]
+    later = judge(CALM, 105.0, first.memory, given=[replace(given, since_s=None)])
+    assert [finding.since_s for finding in later.findings] == [35.0]
+
+
 def test_a_draining_worker_does_not_make_the_others_hot() -> None:
     first, second, third = shared(0.5, 0.5, 0.0)
     gone = replace(third, draining=True)

@@ -108,6 +108,16 @@ def test_running_without_progress(
 
 
 @pytest.mark.parametrize(
+    ("points", "window", "words"),
+    [(3, None, "in 2 s"), (9, 4.0, "in 4 s"), (60, None, "in 9 s"), (60, 10.0, "in 9 s")],
+)
+def test_no_longer_watch_is_claimed_than_there_was(points: int, window: float | None, words: str) -> None:
+    """Ten points of a tick are nine seconds, whatever window was asked for."""
+    busy = worker(running=5.0, tokens_per_s=0.0, trends={"running": (5.0,) * points}, window_s=window)
+    assert one(scene(busy), "running_without_progress").text == f"5 running, but not one token {words}"
+
+
+@pytest.mark.parametrize(
     ("points", "grows"),
     [
         (LONG, True),
