@@ -162,6 +162,14 @@ class Board:
     def worker(self, key: str) -> WorkerWatch | None:
         return self._workers.get(key) or self._passed_on.get(key)
 
+    def router_watch(self, name: str) -> RouterWatch | None:
+        return self._routers.get(name)
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Other keys of watched workers, with the one that each is watched under."""
+        return self._aliases
+
     def target(self, key: str) -> WorkerTarget | None:
         """Where the worker is asked; None if nobody asks it."""
         return self._targets.get(key)

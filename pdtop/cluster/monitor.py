@@ -22,6 +22,7 @@ from pdtop.cluster.http import Dialler
 from pdtop.cluster.launch import targets_of
 from pdtop.cluster.model import Finding, Severity, Snapshot
 from pdtop.cluster.poller import Poller
+from pdtop.cluster.router_watch import Heard
 from pdtop.cluster.targets import Targets
 from pdtop.config.load import Loaded
 from pdtop.config.problems import Problem, errors
@@ -172,6 +173,21 @@ class Monitor:
     def config(self) -> Config | None:
         """The settings in force; None without a config file."""
         return self._board.setting.config
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """The config file whose settings are in force; None without one."""
+        return self._config.active if self._config is not None else None
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Other keys under which a router or the file has a watched worker, with its own."""
+        return self._board.aliases
+
+    def heard_of(self, router: str) -> Heard:
+        """The newest that a router said itself, not yet judged."""
+        watch = self._board.router_watch(router)
+        return watch.heard if watch is not None else Heard()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run ``work`` on the engine's loop, whatever becomes of the caller."""

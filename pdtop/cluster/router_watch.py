@@ -70,6 +70,14 @@ class _Page:
     seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a router said last: the reading that had its worker list, and its metrics page."""
+
+    list: RouterReading | None = None
+    numbers: RouterNumbers | None = None
+
+
 class RouterWatch:
     """Feed it readings in the order of their time; ask :meth:`view`.
 
@@ -141,6 +149,11 @@ class RouterWatch:
             listed,
             self._policies(),
         )
+
+    @property
+    def heard(self) -> Heard:
+        """The newest worker list and numbers, however old."""
+        return Heard(self._list, self._timeline.newest)
 
     @property
     def asked(self) -> bool:

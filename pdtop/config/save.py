@@ -48,7 +48,10 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a step. ``reason`` is for the operator, ``diff`` is masked, ``loaded`` is the file now."""
+    """What came of a step. ``reason`` is for the operator, ``diff`` is masked, ``loaded`` is the file now.
+
+    ``base``: of a file that was written, what it held right before.
+    """
 
     outcome: Outcome
     reason: str = ""
@@ -58,6 +61,7 @@ class Result:
     diff: str = ""
     offers: tuple[str, ...] = ()
     loaded: Loaded | None = None
+    base: Loaded | None = None
 
     @property
     def text(self) -> str:
@@ -207,7 +211,7 @@ class EditSession:
         except ChangedMeanwhile:
             return self.save()
         self.base, self.edits = candidate.new, ()
-        return Result(Outcome.WRITTEN, diff=diff, loaded=candidate.new)
+        return Result(Outcome.WRITTEN, diff=diff, loaded=candidate.new, base=candidate.base)
 
 
 def _new_problems(candidate: _Candidate, edits: Sequence[Edit]) -> tuple[Problem, ...]:
