@@ -140,6 +140,8 @@ class Backend:
         leg.progress(leg.tokens)
         self.legs.discard(leg)
         self.inflight -= 1
+        if not self.inflight:
+            self.tokens = 0.0  # adding and taking off leaves a trace in floating point
         self.trials -= leg.trial
         if ok is None:
             return
