@@ -28,6 +28,12 @@ def arming_of(flag: bool | None, loaded: Loaded | None, user_config: Path | None
     return Arming(True)
 
 
+def arming_of_verb(flag: bool | None, loaded: Loaded | None, user_config: Path | None) -> Arming:
+    """The same for a verb that changes something: typing it is deliberate, so only a word against it counts."""
+    found = arming_of(flag, loaded, user_config)
+    return found if found.by else Arming(False, "command line")
+
+
 def _said(loaded: Loaded | None) -> bool | None:
     console = loaded.document.get("console") if loaded is not None and loaded.ok else None
     said = console.get("read_only") if isinstance(console, Mapping) else None

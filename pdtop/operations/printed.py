@@ -1,0 +1,203 @@
+"""Plans, progress, outcomes and the log as printed lines; pure."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pdtop.cluster.words import clean, count, span
+from pdtop.operations.model import (
+    AddWorker,
+    Drain,
+    DrainProgress,
+    DrainState,
+    Guard,
+    LogEntry,
+    Operation,
+    Outcome,
+    Plan,
+    Request,
+    Undrain,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_LABEL = 9  # width of the first column
+#: The next step as a console says it, ``U: bring it back``: on the command line there are no keys.
+_FOR_A_KEY = re.compile(r"\S(:| \w+s) ")
+#: Guards that are about what was typed or about the file itself, not about the cluster.
+USAGE = frozenset({"unknown_key", "unknown_worker", "range", "no_config", "broken_config", "role"})
+
+
+def plan_text(plan: Plan) -> Text:
+    """The whole plan: what is, what will be, what speaks against it, the diff and the steps."""
+    from rich.text import Text
+
+    text = Text()
+    text.append(clean(plan.title), "bold")
+    text.append(f"  ({clean(plan.cluster)})\n", "dim")
+    for label, words in plan.rows:
+        _row(text, label, words)
+    if not any(label == "After" for label, _ in plan.rows):
+        for effect in plan.effects:
+            _row(text, "After", effect.text)
+    for guard in plan.guards:
+        _guard(text, guard)
+    for conflict in plan.conflicts:
+        _row(text, "Conflict", conflict_words(conflict.key, conflict.base, conflict.theirs, conflict.mine))
+    for change in plan.other_changes:
+        _row(text, "Theirs", change.text)
+    if plan.diff:
+        text.append_text(diff_text(plan.diff))
+    for number, step in enumerate(plan.steps, start=1):
+        _row(text, "Steps" if number == 1 else "", f"{number}. {step.where}: {step.words}")
+    if plan.nothing_to_do:
+        _row(text, "Nothing", f"to do: {plan.nothing_to_do}")
+    text.rstrip()
+    return text
+
+
+def _row(text: Text, label: str, words: str, style: str = "") -> None:
+    text.append(f"  {clean(label):<{_LABEL}}", style if style else "dim")
+    text.append(f"{clean(words)}\n")
+
+
+def _guard(text: Text, guard: Guard) -> None:
+    if not guard.blocks:
+        _row(text, "warning", guard_words(guard), "yellow")
+    elif guard.override:
+        _row(text, "careful", f"{guard_words(guard)}; to go on, type {guard.override}", "bold yellow")
+    else:
+        _row(text, "refused", guard_words(guard), "bold red")
+
+
+def guard_words(guard: Guard) -> str:
+    return f"{guard.text}: {guard.to_change}" if guard.to_change else guard.text
+
+
+def conflict_words(key: str, base: object, theirs: object, mine: object) -> str:
+    """``prefill.policy: was a, somebody else wrote b, yours is c``."""
+
+    def shown(value: object) -> str:
+        return "not set" if value is None else clean(str(value))
+
+    return f"{clean(key)}: was {shown(base)}, somebody else wrote {shown(theirs)}, yours is {shown(mine)}"
+
+
+def diff_text(diff: str) -> Text:
+    """A unified diff in its usual colours."""
+    from rich.text import Text
+
+    text = Text()
+    for line in diff.splitlines():
+        style = "dim" if line.startswith(("---", "+++", "@@")) else _DIFF_STYLES.get(line[:1], "")
+        text.append(f"    {clean(line)}\n", style)
+    return text
+
+
+_DIFF_STYLES = {"+": "green", "-": "red"}
+
+
+# While it goes on.
+
+
+def drain_words(progress: DrainProgress, name: str) -> str:
+    """``D2: 12 left, about 40 s; 1 not held by the router``."""
+    if progress.state is DrainState.DRAINED:
+        words = "drained, safe to stop"
+    elif progress.left is None:
+        words = f"{progress.state.value}, what is left is not known"
+    else:
+        words = f"{count(progress.left)} left"
+        if progress.state is not DrainState.DRAINING:
+            words = f"{progress.state.value}, {words}"
+    if progress.eta_s is not None and progress.state is DrainState.DRAINING:
+        words += f", about {span(progress.eta_s)}"
+    if progress.still_on and progress.state is not DrainState.DRAINED:
+        words += f"; not out at {', '.join(progress.still_on)}"
+    if progress.note:
+        words += f"; {progress.note}"
+    return clean(f"{name}: {words}")
+
+
+def essence(progress: DrainProgress) -> tuple[object, ...]:
+    """What must change for another line where lines cannot be rewritten; the estimate always does."""
+    return progress.state, progress.left, progress.still_on, progress.note
+
+
+# What came of it.
+
+
+def outcome_lines(operation: Operation) -> Iterator[str]:
+    """In words, with what became of it at each router where not all went well, and the next step."""
+    outcome = operation.outcome.value if operation.outcome is not None else operation.phase.value
+    words = f"{outcome}: {operation.words}" if operation.words not in ("", outcome) else outcome
+    yield clean(words)
+    for conflict in operation.conflicts:
+        yield "  " + conflict_words(conflict.key, conflict.base, conflict.theirs, conflict.mine)
+    if any(one.outcome is not Outcome.DONE for one in operation.routers) and len(operation.routers) > 1:
+        for one in operation.routers:
+            told = f"  {one.router}: {one.outcome.value}" + (f": {one.words}" if one.words else "")
+            yield clean(told + (f"; {one.fix}" if one.fix else ""))
+    if step := next_step(operation):
+        yield clean(f"next: {step}")
+
+
+def next_step(operation: Operation) -> str:
+    """The next sensible command."""
+    request, outcome = operation.plan.request, operation.outcome
+    if operation.conflicts:
+        return "run it again to see your change on top of theirs, or add --overrule to put yours over it"
+    if operation.next_step and not _FOR_A_KEY.match(operation.next_step):
+        return operation.next_step
+    match request, outcome:
+        case Drain(workers), Outcome.DONE | Outcome.TIMED_OUT | None:
+            return f"pdtop undrain {' '.join(workers)} brings it back"
+        case Undrain(), Outcome.DONE:
+            return "watch it take requests: pdtop, or pdtop snapshot"
+        case AddWorker(), Outcome.DONE:
+            return "pdtop snapshot shows whether it takes requests"
+        case _, Outcome.ACCEPTED_NOT_APPLIED if "restart" in operation.words:
+            return "pdtop restart shows what a restart of the router would bring, and does it"
+        case _, Outcome.PARTLY_DONE | Outcome.ACCEPTED_NOT_APPLIED | Outcome.TIMED_OUT:
+            return "pdtop apply tries again what is missing"
+        case _:
+            return ""
+
+
+# The log.
+
+
+def log_lines(entries: Sequence[LogEntry]) -> Iterator[str]:
+    """One line an attempt; entries as given."""
+    for entry in entries:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
+        who = f"{entry.user}@{entry.host}" + (f" from {entry.ssh_client}" if entry.ssh_client else "")
+        what = entry.extra.get("title") or f"{entry.operation} {entry.target}"
+        if entry.before or entry.after:
+            what += f" ({entry.before} → {entry.after})"
+        outcome = entry.outcome or "not ended"
+        if entry.words and entry.words != outcome:
+            outcome += f": {entry.words}"
+        if entry.undone_by:
+            outcome += "; taken back"
+        yield clean(f"{when}  {entry.id}  {who}  {what}: {outcome}")
+
+
+def log_records(entries: Iterable[LogEntry]) -> Iterator[str]:
+    """One JSON object an attempt; entries as given."""
+    import json
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    for entry in entries:
+        moment = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="milliseconds")
+        yield json.dumps({"time": moment.replace("+00:00", "Z"), **asdict(entry)}, allow_nan=False)
+
+
+def what_is_asked(request: Request) -> str:
+    """The verb of a question."""
+    return "Drain now" if isinstance(request, Drain) else "Go on"
