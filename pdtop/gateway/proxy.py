@@ -180,7 +180,7 @@ class Proxy:
                 prefill.result()
             answer = await decode
             response = await self._relay(call, dispatch, answer)
-            if not prefill.done():
+            if response.status < 400 and not prefill.done():
                 await asyncio.wait({prefill}, timeout=_PREFILL_TAIL_S)
             return response
         except PrefillRefused as refused:
