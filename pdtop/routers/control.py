@@ -26,6 +26,7 @@ from pdtop.routers.change import (
     words_of,
 )
 from pdtop.routers.dialect import Dialect
+from pdtop.routers.effective import Effective, read_effective
 from pdtop.routers.spec import (
     RawWorker,
     WorkerSpec,
@@ -86,6 +87,18 @@ class Control:
     async def list(self) -> tuple[RawWorker, ...] | Controlled:
         """The router's workers, or why they cannot be read."""
         return await self._read(self._talk())
+
+    async def effective(self) -> Effective | Controlled | None:
+        """The settings that a router which reads config.toml itself has in force; None: it tells none."""
+        talk = self._talk()
+        if not self._dialect.powers.reads_file:
+            return None
+        answer = await talk("GET", "/config", None)
+        if answer.status == 404 and answer.failure is None:
+            return None
+        if answer.failure is not None or answer.status != 200:
+            return self._refusal(talk, answer, "its settings cannot be read")
+        return read_effective(answer.body)
 
     async def add(
         self, spec: WorkerSpec, *, api_key: str | None, read_back_s: float = READ_BACK_S * 2
