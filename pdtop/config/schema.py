@@ -166,7 +166,7 @@ class Slo(Table):
 class LoadWeights(Table):
     """``[load]``: load = running + backlog + tokens/1000 + 10·kv_use, each with its weight.
 
-    ``measure`` and ``cache_benefit`` are for the embedded router's choices.
+    ``measure``, ``cache_benefit`` and ``affinity_guard`` are for the embedded router's choices.
     """
 
     measure: Measure = Field(
@@ -175,6 +175,9 @@ class LoadWeights(Table):
     )
     cache_benefit: NotNegative = Field(
         4.0, description="what a prompt that is cached as a whole is worth, in units of load"
+    )
+    affinity_guard: NotNegative = Field(
+        16.0, description="a cached prefix does not count with so much more load than twice the others' mean"
     )
     running: NotNegative = 1.0
     backlog: NotNegative = 1.0

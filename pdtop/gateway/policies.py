@@ -25,9 +25,8 @@ HASHED_CHARS = 256
 #: Candidates of each pool that ``pair_aware`` combines: 16 pairs are compared.
 PAIR_TOP = 4
 
-#: Affinity is passed over for a worker with more than this many times the others' mean load plus this much.
+#: Affinity is passed over for a worker with more load than so many times the others' mean and the guard.
 GUARD_FACTOR = 2.0
-GUARD_LOAD = 16.0
 
 Reason = Literal["affinity", "load", "pair", "only one", "turn", "chance", "hash"]
 
@@ -67,6 +66,7 @@ class Rules:
     cache_aware_threshold: float = 0.3
     load_balance_threshold: float = 0.7
     cache_benefit: float = 4.0
+    affinity_guard: float = 16.0
     cache_match_threshold: float = 0.0
     balance_abs_threshold: int | None = None
     balance_rel_threshold: float | None = None
@@ -144,7 +144,7 @@ def cache_aware(candidates: Sequence[Candidate], ask: Ask, rules: Rules) -> Choi
     if spread <= rules.cache_aware_threshold and longest > 0:
         holders = [c for c, matched in zip(candidates, matches, strict=True) if matched == longest]
         holder = _least(holders, [c.pressure for c in holders], ask)
-        if not _overrun(holder, pressures):
+        if not _overrun(holder, pressures, rules):
             return Choice(holder, "affinity")
     scores = [p - rules.cache_benefit * m for p, m in zip(pressures, matches, strict=True)]
     best = _least(candidates, scores, ask)
@@ -248,9 +248,9 @@ def _counting(candidate: Candidate, rules: Rules) -> float:
     return candidate.matched if candidate.matched > rules.cache_match_threshold else 0.0
 
 
-def _overrun(holder: Candidate, pressures: Sequence[float]) -> bool:
+def _overrun(holder: Candidate, pressures: Sequence[float], rules: Rules) -> bool:
     mean = (sum(pressures) - holder.pressure) / max(1, len(pressures) - 1)
-    return holder.pressure > GUARD_FACTOR * mean + GUARD_LOAD
+    return holder.pressure > GUARD_FACTOR * mean + rules.affinity_guard
 
 
 def _least(candidates: Sequence[Candidate], scores: Sequence[float], ask: Ask) -> Candidate:

@@ -206,6 +206,7 @@ class Pool:
             table.cache_aware_threshold,
             table.load_balance_threshold,
             weights.cache_benefit,
+            weights.affinity_guard,
             table.cache_match_threshold or 0.0,
             table.balance_abs_threshold,
             table.balance_rel_threshold,

@@ -196,6 +196,7 @@ def config_text(wanted: Plan, workers: list[Place], router: str, metrics: str) -
     host, _, port = router.removeprefix("http://").rpartition(":")
     lines = [
         "# A demo cluster on this machine; it lives as long as `pdtop demo` does.",
+        "# Change what you like while it runs: the router follows this file.",
         "[server]",
         f'host = "{host}"',
         f"port = {port}",
@@ -209,6 +210,13 @@ def config_text(wanted: Plan, workers: list[Place], router: str, metrics: str) -
         lines += ["", f"[{role}]", "workers = ["]
         lines += [f'    "{w.address}",' for w in members]
         lines += ["]", f'policy = "{policy}"']
+        if role == "prefill":
+            lines += [
+                "# Up to this spread of load the longest cached prefix wins,",
+                "# beyond the second one only load counts.",
+                f"cache_aware_threshold = {wanted.cache_aware_threshold}",
+                f"load_balance_threshold = {wanted.load_balance_threshold}",
+            ]
         for w in members:
             lines += ["", f'[{role}.worker."{w.address}"]']
             lines += [f'host = "{w.site.host}"', f'rack = "{w.site.rack}"']
@@ -220,6 +228,10 @@ def config_text(wanted: Plan, workers: list[Place], router: str, metrics: str) -
         "interval_secs = 3",
         "timeout_secs = 3",
         "unhealthy_threshold = 3",
+        "",
+        "[load]",
+        "# The prefix counts no longer with so much more load than twice the mean of the others.",
+        f"affinity_guard = {wanted.affinity_guard}",
         "",
         "[slo]",
         "ttft_p99_ms = 1500",

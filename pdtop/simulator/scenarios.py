@@ -37,8 +37,11 @@ class Plan:
     prefill: tuple[WorkerSpec, ...]
     decode: tuple[WorkerSpec, ...]
     traffic: Traffic
-    prefill_policy: str = "round_robin"
+    prefill_policy: str = "cache_aware"
     decode_policy: str = "power_of_two"
+    cache_aware_threshold: float = 0.3  # of prefill
+    load_balance_threshold: float = 0.7
+    affinity_guard: float = 16.0
     victim: int | None = None
 
 
@@ -78,13 +81,16 @@ def _with_trouble(calm: Plan, scenario: Scenario) -> Plan:
             bursts = replace(traffic, burst_every_s=12.0, burst_for_s=4.0, burst_factor=5.0)
             return replace(calm, traffic=bursts)
         case "hot-prefix":
-            # Affinity sends one popular system prompt to one worker, however long its queue is.
+            # Affinity sends one popular system prompt to one worker: thresholds let it, until they are lower.
             hot = replace(
                 traffic, rate=traffic.rate * 1.5, shared=0.9, hot=0.8, prompt_median=2600, prefix_tokens=512
             )
             # Decode gives memory before prefill computes; with little of it the others would starve, too.
             roomy = _with_kv(calm.decode, 120_000)
-            return replace(calm, decode=roomy, traffic=hot, prefill_policy="prefix_hash")
+            always = replace(
+                calm, cache_aware_threshold=1.0, load_balance_threshold=1.0, affinity_guard=1000.0
+            )
+            return replace(always, decode=roomy, traffic=hot)
         case "slow-decode":
             # Many short answers and no policy that spares the slow one: its time per token shows soon.
             short = replace(traffic, rate=traffic.rate * 1.6, output_median=60, prompt_median=800)
@@ -93,9 +99,11 @@ def _with_trouble(calm: Plan, scenario: Scenario) -> Plan:
         case "kv-full":
             small = _with_kv(calm.decode, 9_000, reserve_tokens=32)
             longer = replace(traffic, rate=traffic.rate * 1.3, prompt_median=1600, prompt_max=6000)
-            return replace(calm, decode=small, traffic=longer)
+            return replace(calm, decode=small, traffic=longer, prefill_policy="round_robin")
         case "transfer-stall":
-            return replace(calm, prefill=_with_fault(calm.prefill, Fault("transfer_slow", TROUBLE_S, 120.0)))
+            # A policy that looks at load would spare the slow one, and hardly anybody would notice.
+            slow_sender = _with_fault(calm.prefill, Fault("transfer_slow", TROUBLE_S, 120.0))
+            return replace(calm, prefill=slow_sender, prefill_policy="round_robin")
         case "dead-worker":
             victim = len(calm.decode) - 1
             return replace(calm, decode=_with_fault(calm.decode, Fault("die", TROUBLE_S)), victim=victim)

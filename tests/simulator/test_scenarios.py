@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from pdtop.config.load import load
 from pdtop.gateway.policies import POLICIES, Ask, Candidate, Rules
+from pdtop.gateway.prefixes import PrefixTree, block_names
 from pdtop.simulator.demo import Place, config_text
 from pdtop.simulator.engine import Gauges
 from pdtop.simulator.prefill import PrefillEngine
@@ -26,6 +28,11 @@ def play(scenario: Scenario) -> tuple[VirtualCluster, Plan]:
     c = VirtualCluster.make([*wanted.prefill, *wanted.decode])
     everyone = [*c.prefill, *c.decode]
     turns = [0.0, 0.0, 0.0]
+    trees = [PrefixTree() for _ in turns]
+    rules = Rules(
+        wanted.cache_aware_threshold, wanted.load_balance_threshold, affinity_guard=wanted.affinity_guard
+    )
+    dice = random.Random(0)
     faults = sorted(
         (fault.at, fault.kind, fault.value, index)
         for index, worker in enumerate(everyone)
@@ -40,10 +47,15 @@ def play(scenario: Scenario) -> tuple[VirtualCluster, Plan]:
             c.run_until(at)
             inflict(everyone[index], kind, value)
         c.run_until(arrival.at)
-        chosen = POLICIES[wanted.prefill_policy](
-            [Candidate(str(i), turn=turns[i]) for i in range(3)], Ask(prefix=arrival.prompt), Rules()
-        ).chosen
+        names = block_names(arrival.prompt)
+        candidates = [
+            Candidate(str(i), float(w.load), turn=turns[i], matched=trees[i].matched(names))
+            for i, w in enumerate(c.prefill)
+        ]
+        ask = Ask((dice.random(), dice.random()), arrival.prompt)
+        chosen = POLICIES[wanted.prefill_policy](candidates, ask, rules).chosen
         turns[int(chosen.url)] += 1
+        trees[int(chosen.url)].add(names)
         c.submit(request_of(arrival, str(number), number), c.prefill[int(chosen.url)], least_loaded(c.decode))
     c.run_until(END_S)
     return c, wanted
