@@ -13,10 +13,14 @@ from pdtop.cluster.readings import Answer
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """Which environment variable holds the key for these requests, and whether one was sent."""
+    """Which environment variable holds the key for these requests, and whether one was sent.
+
+    ``admin_variable``: where an admin key belongs, for what may want one.
+    """
 
     variable: str = "PDTOP_API_KEY"
     sent: bool = False
+    admin_variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,10 @@ def trouble(answer: Answer, keys: KeyUse) -> Trouble | None:
     if status == 200:
         return None
     if status in (401, 403):
-        if keys.sent:
+        wants_admin = status == 403 or "control-plane" in answer.headers.get("www-authenticate", "")
+        if keys.admin_variable and wants_admin:
+            fix = f"it wants the key of an admin: put one into ${keys.admin_variable}"
+        elif keys.sent:
             fix = f"the key in ${keys.variable} is not the one it wants: set the right key"
         else:
             fix = f"it wants a key: set the variable {keys.variable}"

@@ -182,7 +182,10 @@ class RouterClient:
     @property
     def _keys(self) -> KeyUse:
         settings = self._settings
-        return KeyUse(settings.key_variable, (settings.admin_key or settings.key) is not None)
+        admin = settings.admin_key_variable
+        if settings.admin_key is not None:
+            return KeyUse(admin, True, admin)
+        return KeyUse(settings.key_variable, settings.key is not None, admin)
 
     @property
     def _metrics_keys(self) -> KeyUse:

@@ -73,7 +73,8 @@ class PollSettings:
     connect_to: Mapping[str, str] = field(default_factory=dict)
     key: BearerKey | None = None
     admin_key: BearerKey | None = None  # for a router's worker list, if it has two keys
-    key_variable: str = "PDTOP_API_KEY"  # named in hints when no key is set
+    key_variable: str = "PDTOP_API_KEY"  # where the keys come from, for hints
+    admin_key_variable: str = "PDTOP_ADMIN_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,7 @@ def _settings(
         key=_key(server.api_key_env, environ, notices),
         admin_key=_key(server.admin_key_env, environ, notices),
         key_variable=server.api_key_env,
+        admin_key_variable=server.admin_key_env,
     )
 
 

@@ -271,11 +271,21 @@ def test_the_admin_key_goes_to_the_list_and_no_key_to_a_guessed_port() -> None:
     assert guessed == {"/metrics": None}
 
 
-def test_a_refused_key_is_named() -> None:
-    seen = rounds(
-        captured(R32, workers=Reply(401)), settings=PollSettings(key=BearerKey("x"), key_variable="K")
-    )
-    assert "$K is not the one it wants" in seen.last.fix
+CONTROL_PLANE = {"WWW-Authenticate": 'Bearer realm="control-plane"'}
+
+
+@pytest.mark.parametrize(
+    ("reply", "admin_key", "fix"),
+    [
+        (Reply(401), None, "the key in $K is not the one it wants: set the right key"),
+        (Reply(401), BearerKey("y"), "the key in $A is not the one it wants: set the right key"),
+        (Reply(401, CONTROL_PLANE), None, "it wants the key of an admin: put one into $A"),
+        (Reply(403), BearerKey("y"), "it wants the key of an admin: put one into $A"),
+    ],
+)
+def test_a_refused_key_is_named(reply: Reply, admin_key: BearerKey | None, fix: str) -> None:
+    settings = PollSettings(key=BearerKey("x"), admin_key=admin_key, key_variable="K", admin_key_variable="A")
+    assert rounds(captured(R32, workers=reply), settings=settings).last.fix == fix
 
 
 @pytest.mark.parametrize(
