@@ -7,6 +7,7 @@ is never free for somebody else between choosing and using it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -28,24 +29,44 @@ def listening(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     return sock
 
 
-class Children:
-    """Processes of this package, started together and stopped together; a context manager."""
+class FolderTaken(Exception):
+    """Children of somebody else run in the folder."""
 
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
+
+class Children:
+    """Processes of this package, started together and stopped together; a context manager.
+
+    Their folder is theirs alone: a router follows the config.toml in it, and with that of another cluster
+    would send its load to the other's workers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock: int | None = None
 
     def __enter__(self) -> Children:
+        """Raises :class:`FolderTaken`."""
+        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise FolderTaken from None
+        self._lock = lock
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def start(
         self, name: str, module: str, args: Sequence[str], sockets: Sequence[socket.socket] = ()
     ) -> None:
         """``python -m module args``; output and errors go to ``NAME.log``. The sockets become the child's."""
-        with (self._logs / f"{name}.log").open("wb") as log:
+        with (self._folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-m", module, *args],
                 stdin=subprocess.PIPE,
@@ -67,7 +88,7 @@ class Children:
         return {name: code for name, code in codes.items() if code is not None}
 
     def log(self, name: str) -> str:
-        return (self._logs / f"{name}.log").read_text(errors="replace")
+        return (self._folder / f"{name}.log").read_text(errors="replace")
 
     def stop(self) -> None:
         for process in self._processes.values():

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from pdtop.simulator.children import Children, listening
+from pdtop.simulator.children import Children, FolderTaken, listening
 from pdtop.simulator.engine import Site
 from pdtop.simulator.scenarios import Plan, Scenario, plan
 from pdtop.simulator.spec import WorkerSpec
@@ -136,7 +136,10 @@ def start(
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
         else:
             directory.mkdir(parents=True, exist_ok=True)
-        children = stack.enter_context(Children(directory))
+        try:
+            children = stack.enter_context(Children(directory))
+        except FolderTaken:
+            raise DemoFailed(f"another demo runs in {directory}; give each its own --dir") from None
         began = time.monotonic()
         _say(f"starting {prefill} prefill and {decode} decode workers, a router and a load ({scenario})")
         running = _launch(plan(scenario, prefill, decode, rate, seed), seed, scenario, directory, children)

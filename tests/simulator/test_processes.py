@@ -99,6 +99,15 @@ def test_children_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         assert gone(list(line["pids"].values()))
 
 
+def test_two_demos_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--prefill", "1", "--decode", "1", "--rate", "0", "--dir", str(tmp_path)]
+    with started("pdtop.simulator", *args):
+        before = (tmp_path / "config.toml").read_bytes()
+        assert run(prefill=1, decode=1, rate=0, headless=True, directory=tmp_path) == 1
+        assert (tmp_path / "config.toml").read_bytes() == before
+    assert f"another demo runs in {tmp_path}" in capsys.readouterr().err
+
+
 def test_a_demo_ends_by_itself_and_takes_its_folder_along() -> None:
     args = ["--prefill", "1", "--decode", "1", "--rate", "0", "--duration", "0.1"]
     with started("pdtop.simulator", *args) as (process, line):
