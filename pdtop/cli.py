@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pdtop import __version__
+from pdtop.cli_common import Exit, fail, reader, seconds
+from pdtop.cli_common import watched as find_watched
+from pdtop.cli_operating import console_operator
+from pdtop.cli_operations import VERBS, register
 
 if TYPE_CHECKING:
     from pdtop.cluster.launch import Watched
     from pdtop.cluster.model import Snapshot
     from pdtop.simulator.scenarios import Scenario
-
-
-class Exit(IntEnum):
-    OK = 0
-    FINDINGS = 1
-    USAGE = 2
-    UNREACHABLE = 3
 
 
 class FailOn(StrEnum):
@@ -52,9 +46,15 @@ EXAMPLES = """
 
   pdtop snapshot --json config.toml         numbers for scripts
 
-Without a verb the console opens: its options are in pdtop console --help.
+  pdtop drain 10.0.2.22:30001 --wait        no new work, until it is empty
 
-Exit codes: 0 fine, 1 findings (--fail-on), 2 usage or config, 3 nothing reachable.
+  pdtop set prefill.cache_aware_threshold 0.4 --dry-run      what that would do
+
+Without a verb the console opens: its options are in pdtop console --help. It is read-only unless --write or
+\\[console] read_only = false says otherwise; a verb that changes something shows its plan and asks.
+
+Exit codes: 0 fine, 1 findings (--fail-on), 2 usage or config, 3 nothing reachable; those of the verbs that
+change a cluster are in their --help.
 """
 
 app = typer.Typer(
@@ -66,7 +66,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = typer.Typer(help="Look into config.toml without starting anything.", no_args_is_help=True)
+config_app = typer.Typer(help="Check, show, begin or change a config.toml.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
 TargetArgument = Annotated[
@@ -92,12 +92,14 @@ CaFileOption = Annotated[
         help="PEM file of the CA that signed router and workers.",
     ),
 ]
-
-
-def fail(message: str, code: Exit = Exit.USAGE) -> NoReturn:
-    """One clear message on stderr, then out."""
-    typer.echo(f"pdtop: {message}", err=True)
-    raise typer.Exit(code)
+ArmOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--write/--read-only",
+        help="Whether the cluster can be changed from here; default: \\[console] read_only, else not.",
+        show_default=False,
+    ),
+]
 
 
 @app.command("console")
@@ -115,11 +117,12 @@ def console(
     ] = None,
     theme: Annotated[str | None, typer.Option("--theme", help="Name of a theme.")] = None,
     no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False,
+    write: ArmOption = None,
 ) -> None:
     """Open the console (the default when no verb is given)."""
-    watched = _watched(targets, prefill, decode, metrics_url, ca_file)
+    watched = find_watched(targets, prefill, decode, metrics_url, ca_file)
     raise typer.Exit(
-        _open_console(watched, interval=interval, window=window, theme=theme, mouse=not no_mouse)
+        _open_console(watched, interval=interval, window=window, theme=theme, mouse=not no_mouse, write=write)
     )
 
 
@@ -142,12 +145,12 @@ def snapshot(
     """Read everything twice, a window apart, and print it (a table, --json or --csv)."""
     if json and csv:
         fail("--json and --csv exclude each other")
-    watched = _watched(targets, prefill, decode, metrics_url, ca_file)
-    seconds = _seconds(window)
+    watched = find_watched(targets, prefill, decode, metrics_url, ca_file)
+    span = seconds(window, "--window")
     from pdtop.cluster.once import snapshot_once
 
-    taken = snapshot_once(watched, window_s=seconds, narrate=_narrate)
-    with _reader():
+    taken = snapshot_once(watched, window_s=span, narrate=_narrate)
+    with reader():
         if json:
             from pdtop.cluster.export import dumps
 
@@ -172,12 +175,12 @@ def watch(
     count: Annotated[int | None, typer.Option("--count", min=1, help="End after this many lines.")] = None,
 ) -> None:
     """Print one JSON object a line and round until stopped."""
-    watched = _watched(targets, prefill, decode, metrics_url, ca_file)
+    watched = find_watched(targets, prefill, decode, metrics_url, ca_file)
     from pdtop.cluster.export import dumps
     from pdtop.cluster.once import snapshots
 
-    for printed, taken in enumerate(snapshots(watched, window_s=_seconds(window)), start=1):
-        with _reader():
+    for printed, taken in enumerate(snapshots(watched, window_s=seconds(window, "--window")), start=1):
+        with reader():
             typer.echo(dumps(taken))
         if count is not None and printed >= count:
             break
@@ -209,6 +212,7 @@ def demo(
     headless: Annotated[bool, typer.Option("--headless", help="No console; print one JSON line.")] = False,
     duration: Annotated[float | None, typer.Option("--duration", help="End after this many seconds.")] = None,
     directory: Annotated[Path | None, typer.Option("--dir", help="Where config.toml and logs go.")] = None,
+    write: ArmOption = None,
 ) -> None:
     """Start a simulated cluster on this machine and open the console on it."""
     from pdtop.simulator import demo as demo_cluster
@@ -224,7 +228,7 @@ def demo(
         headless=headless,
         duration=duration,
         directory=directory,
-        open_console=lambda path: _open_console(_watched([str(path)], None, None)),
+        open_console=lambda path: _open_console(find_watched([str(path)]), write=write),
     )
     raise typer.Exit(code)
 
@@ -267,21 +271,42 @@ def config_schema() -> None:
 def config_init(
     path: ConfigFile = Path("config.toml"),
     stdout: Annotated[bool, typer.Option("--stdout", help="Print it instead of writing it.")] = False,
+    router: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="A router: name it and the workers that it lists."),
+    ] = None,
 ) -> None:
-    """Write a commented file to start from; an existing one is left alone."""
+    """Write a commented file to start from; an existing one is left alone.
+
+    [bold]Example[/bold]
+
+      pdtop config init --from http://10.0.0.10:30000
+    """
     from pdtop.config import commands
 
+    if not stdout and path.exists():
+        fail(f"{path} exists already and was left as it is; --stdout prints the text")
+    text = commands.init_text() if router is None else _init_text_from(router)
     if stdout:
-        typer.echo(commands.init_text(), nl=False)
+        typer.echo(text, nl=False)
         return
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(commands.init_text())
-    except FileExistsError:
-        fail(f"{path} exists already and was left as it is; --stdout prints the text")
+            file.write(text)
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}")
-    typer.echo(f"wrote {path}; next: edit the workers, then pdtop {path}", err=True)
+    edit = "edit the workers, then " if router is None else ""
+    typer.echo(f"wrote {path}; next: {edit}pdtop {path}", err=True)
+
+
+def _init_text_from(url: str) -> str:
+    from pdtop.cluster.launch import LaunchError, found_at
+    from pdtop.config import commands
+
+    try:
+        return commands.init_text_from(found_at(url))
+    except LaunchError as error:
+        fail(str(error), Exit.UNREACHABLE)
 
 
 def _scenario(name: str) -> Scenario:
@@ -295,47 +320,8 @@ def _scenario(name: str) -> Scenario:
     return known[name]
 
 
-@contextmanager
-def _reader() -> Iterator[None]:
-    """Print data within: if its reader goes away (head, less), nothing is left to say, quietly."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(128 + signal.SIGPIPE) from None
-
-
 def _narrate(text: str) -> None:
     typer.echo(text, err=True)
-
-
-def _seconds(text: str) -> float:
-    """``10``, ``10s``, ``1.5m`` or ``1h`` in seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
-    try:
-        seconds = float(number) * unit
-    except ValueError:
-        fail(f"--window {text!r} is not a time; write 10s, 1.5m or 0")
-    if not 0 <= seconds <= 86400:
-        fail(f"--window {text!r} is out of range; write 0 to 24h")
-    return seconds
-
-
-def _watched(
-    targets: list[str] | None,
-    prefill: list[str] | None,
-    decode: list[str] | None,
-    metrics_url: str | None = None,
-    ca_file: Path | None = None,
-) -> Watched:
-    from pdtop.cluster.launch import LaunchError, find
-
-    try:
-        return find(targets or [], prefill or [], decode or [], metrics_url, ca_file)
-    except LaunchError as error:
-        fail(str(error))
 
 
 def _need_terminal(instead: str) -> None:
@@ -353,6 +339,7 @@ def _open_console(
     window: float | None = None,
     theme: str | None = None,
     mouse: bool = True,
+    write: bool | None = None,
 ) -> int:
     _need_terminal("pdtop snapshot")
     from pdtop.cluster.launch import console_settings, start
@@ -361,9 +348,13 @@ def _open_console(
 
     settings = console_settings(watched.config, theme=theme, mouse=mouse)
     monitor = start(watched, interval_s=interval, window_s=window)
+    operator = None
     try:
-        return run(monitor, ConsoleOptions(**settings))
+        operator = console_operator(monitor, watched, write)
+        return run(monitor, ConsoleOptions(**settings), operator)
     finally:
+        if operator is not None:
+            operator.close()
         monitor.stop()
 
 
@@ -388,7 +379,9 @@ def _verdict(taken: Snapshot, fail_on: FailOn | None) -> Exit:
     return Exit.OK
 
 
-_VERBS = ("console", "snapshot", "watch", "info", "demo", "config")
+register(app, config_app)
+
+_VERBS = ("console", "snapshot", "watch", "info", "demo", "config", *VERBS)
 _GLOBAL_OPTIONS = ("-h", "--help", "--install-completion", "--show-completion")
 
 

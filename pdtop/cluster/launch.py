@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -15,13 +16,18 @@ from platformdirs import user_config_path, user_state_path
 
 from pdtop import __version__
 from pdtop.cluster.address import AddressError
+from pdtop.cluster.model import Health
 from pdtop.cluster.targets import Targets, from_config, from_lists, from_router
-from pdtop.config.commands import report
+from pdtop.config.commands import FoundAt, FoundWorker, report
 from pdtop.config.load import Loaded, load
 
 if TYPE_CHECKING:
+    from pdtop.cluster.model import Snapshot, Worker
     from pdtop.cluster.monitor import Monitor
     from pdtop.config.schema import Config
+
+#: Beyond a request's own limit, this much is given to the first round.
+FIRST_LOOK_S = 2.0
 
 GUIDE = """nothing to watch: no TARGET was given and no config.toml was found
   pdtop demo                        try it on a simulated cluster
@@ -44,6 +50,11 @@ class Watched:
     @property
     def config(self) -> Config | None:
         return self.loaded.config if self.loaded else None
+
+    @property
+    def path(self) -> Path | None:
+        """The config file; None without one."""
+        return self.loaded.path if self.loaded else None
 
 
 def find(
@@ -120,10 +131,15 @@ def default_config(environ: Mapping[str, str]) -> Path | None:
         return Path(named)
     candidates = (
         Path("config.toml"),
-        user_config_path("pdtop") / "config.toml",
+        user_config(),
         Path("/etc/pdtop/config.toml"),
     )
     return next((path for path in candidates if path.is_file()), None)
+
+
+def user_config() -> Path:
+    """The user's own file, whether it is there or not: it counts where a cluster's file says nothing."""
+    return user_config_path("pdtop") / "config.toml"
 
 
 def start(watched: Watched, *, interval_s: float | None = None, window_s: float | None = None) -> Monitor:
@@ -138,6 +154,44 @@ def start(watched: Watched, *, interval_s: float | None = None, window_s: float 
     monitor = Monitor(targets, loaded=watched.loaded, window_s=window_s)
     monitor.start()
     return monitor
+
+
+def first_look(monitor: Monitor) -> Snapshot:
+    """The first snapshot in which everybody has answered or had the time to."""
+    complete = threading.Event()
+    leave = monitor.subscribe(lambda _: complete.set() if monitor.wait_first_round(0) else None)
+    try:
+        complete.wait(monitor.targets.settings.timeout_s + FIRST_LOOK_S)
+    finally:
+        leave()
+    return monitor.latest()
+
+
+def found_at(url: str) -> FoundAt:
+    """What a router is and lists, for a file to start from. Raises LaunchError if it does not say."""
+    watched = find([url], [], [])
+    monitor = start(watched)
+    try:
+        snapshot = first_look(monitor)
+    finally:
+        monitor.stop()
+    router = snapshot.routers[0]
+    if router.workers is None:
+        why = router.reason or "no list of workers was found there"
+        raise LaunchError(f"{router.name} does not tell its workers: {why}")
+    policies = {pool.role.value: pool.policy for pool in (snapshot.prefill, snapshot.decode) if pool.policy}
+    workers = tuple(_found_worker(worker) for worker in snapshot.workers)
+    return FoundAt(watched.targets.routers[0].address.base_url, router.engine, workers, policies)
+
+
+def _found_worker(worker: Worker) -> FoundWorker:
+    opinion = next(iter(worker.opinions), None)
+    port = worker.identity.bootstrap_port
+    if opinion is not None and opinion.bootstrap_port is not None:
+        port = opinion.bootstrap_port
+    scheme = "https://" if worker.name.startswith("https://") else ""
+    draining = opinion is not None and opinion.health is Health.DRAINING
+    return FoundWorker(scheme + worker.key, worker.role.value, port, draining)
 
 
 def console_settings(config: Config | None, *, theme: str | None, mouse: bool) -> dict[str, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from pdtop.config.keys import quote_part
 from pdtop.config.load import Loaded, load
 from pdtop.config.masking import MASK, Masker, secret_parts
 from pdtop.config.problems import errors, warnings
-from pdtop.config.schema import Config
+from pdtop.config.schema import POLICIES, Config, Engine
 
 INIT_TEXT = """\
 # config.toml of pdtop. Every value can be changed while the console runs; it is read again at once.
@@ -115,3 +117,72 @@ def schema() -> dict[str, object]:
 def init_text() -> str:
     """A commented file to start from; it loads as it stands."""
     return INIT_TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWorker:
+    """A worker that a router lists. ``role`` other than prefill and decode: in no pool."""
+
+    address: str
+    role: str
+    bootstrap_port: int | None = None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAt:
+    """What a router is and lists. ``policies`` by pool, where it tells."""
+
+    url: str
+    engine: str
+    workers: tuple[FoundWorker, ...]
+    policies: Mapping[str, str]
+
+
+def init_text_from(found: FoundAt) -> str:
+    """The same text with this router and its workers; it loads as it stands."""
+    engine = {"pdtop": "embedded"}.get(found.engine, found.engine)
+    known = engine in get_args(Engine)
+    lines = [
+        f"# config.toml of pdtop, from what {_comment(found.url)} listed.",
+        "# Every value can be changed while the console runs; it is read again at once.",
+        "",
+        "[server]",
+        f"url = {_toml(found.url)}",
+        f"engine = {_toml(engine)}" if known else "# engine is not known: asked each time",
+        "# metrics_url: the router's metrics page, if it is not found",
+        '# api_key_env = "PDTOP_API_KEY"     # variable with the bearer key of router and workers',
+        '# admin_key_env = "PDTOP_ADMIN_KEY"',
+        '# restart_command = ["systemctl", "restart", "sglang-router"]   # for what needs a restart',
+    ]
+    for role in ("prefill", "decode"):
+        lines += [
+            "",
+            *_pool_lines(role, [w for w in found.workers if w.role == role], found.policies.get(role)),
+        ]
+    others = [worker.address for worker in found.workers if worker.role not in ("prefill", "decode")]
+    lines += [f"\n# its role is not known, so it is in no pool: {_comment(address)}" for address in others]
+    return "\n".join(lines) + INIT_TEXT[INIT_TEXT.index("\n[health]") :]
+
+
+def _pool_lines(role: str, workers: Sequence[FoundWorker], policy: str | None) -> Iterator[str]:
+    yield f"[{role}]"
+    yield "workers = ["
+    yield from (f"    {_toml(worker.address)}," for worker in workers)
+    yield "]"
+    known = policy in POLICIES
+    yield f"policy = {_toml(policy)}" if policy and known else '# policy = "cache_aware"    # not told'
+    if role == "prefill":
+        yield "# cache_aware_threshold = 0.3     # up to this spread of load the longest prefix wins"
+        yield "# load_balance_threshold = 0.7    # beyond this spread only load counts"
+    for worker in workers:
+        port = worker.bootstrap_port if role == "prefill" else None  # decode workers have none
+        own = [f"bootstrap_port = {port}"] if port is not None else []
+        own += ["drain = true    # the router drains it"] if worker.draining else []
+        if own:
+            yield from ("", f"[{role}.worker.{quote_part(worker.address)}]", *own)
+
+
+def _comment(text: str) -> str:
+    """Outside text in a comment: nothing that ends the line."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -29,7 +29,7 @@ def arming_of(flag: bool | None, loaded: Loaded | None, user_config: Path | None
 
 
 def arming_of_verb(flag: bool | None, loaded: Loaded | None, user_config: Path | None) -> Arming:
-    """The same for a verb that changes something: typing it is deliberate, so only a word against it counts."""
+    """The same for a verb that changes something: typing it is deliberate; only a word against it counts."""
     found = arming_of(flag, loaded, user_config)
     return found if found.by else Arming(False, "command line")
 

@@ -1,4 +1,4 @@
-"""``pdtop apply --watch``: keeps the routers as config.toml says, without a screen, a line for every event."""
+"""``pdtop apply --watch``: keeps the routers as config.toml says, without a screen, a line an event."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _LABEL = 9  # width of the first column
 #: The next step as a console says it, ``U: bring it back``: on the command line there are no keys.
 _FOR_A_KEY = re.compile(r"\S(:| \w+s) ")
 #: Guards that are about what was typed or about the file itself, not about the cluster.
-USAGE = frozenset({"unknown_key", "unknown_worker", "range", "no_config", "broken_config", "role"})
+USAGE = frozenset({"unknown_key", "unknown_worker", "range", "no_config", "broken_config"})
 
 
 def plan_text(plan: Plan) -> Text:

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pdtop.cluster.targets import Targets
 from pdtop.config.disk import Disk, Unwritable, put_file, sync_folder
 
 ROOT_VARIABLE = "PDTOP_STATE_DIR"
@@ -146,3 +147,9 @@ class StateFolder:
             reason = (error.strerror or str(error)).lower()
             where = error.filename if isinstance(error.filename, str) else self.path
             raise StateUnwritable(f"the state folder cannot be written: {reason}: {where}") from None
+
+
+def folder_of(targets: Targets, path: Path | None, root: Path | None = None) -> StateFolder:
+    """The folder of a watched cluster. ``path``: its config.toml; ``root`` None: this user's."""
+    router = next((target.address.base_url for target in targets.routers), "")
+    return StateFolder(root if root is not None else state_root(os.environ), targets.cluster, path, router)
