@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pdtop.cluster.launch import find, start
+from pdtop.gateway.fleet import Fleet
+from pdtop.simulator.load import Load
+from pdtop.simulator.scheduler import wall_clock
+from pdtop.simulator.traffic import Traffic
+from pdtop.simulator.worker import SimWorker
 from tests.gateway.test_gateway import CHAT, config, router
 from tests.simulator.comparison import check_finished, has_seen, truth
 from tests.simulator.support import DECODE, PREFILL, client, eventually, post, workers
@@ -35,3 +41,44 @@ async def test_numbers_after_a_load_are_what_the_workers_did() -> None:
     assert (snapshot.ttft.source, snapshot.ttft.metric) == ("router", "smg_pd_ttft_seconds")
     assert snapshot.ttft.distribution.count == 16  # the streams: the others have no first token
     assert [w.share for w in snapshot.pool_workers(snapshot.decode.role)] == [0.5, 0.5]
+
+
+def held(worker: SimWorker) -> int:
+    """Requests on a worker, wherever they are in it."""
+    now = wall_clock()
+    gauges = [engine.gauges(now) for engine in worker.engines]
+    return sum(
+        g.running + g.queue + g.bootstrap + g.inflight + g.prealloc + g.transfer + g.retracted for g in gauges
+    )
+
+
+async def watched(fleet: Fleet, running: Sequence[SimWorker], load: asyncio.Task[None]) -> list[list[int]]:
+    """For each moment of a load what the router counts more than each worker holds."""
+    counted = {b.url: b for b in fleet}
+    apart: list[list[int]] = []
+    while not load.done():
+        for worker in running:
+            for scheduler in worker.schedulers:
+                scheduler.sync()
+        apart.append([counted[w.url].inflight - held(w) for w in running])
+        await asyncio.sleep(0.004)
+    await load
+    return apart
+
+
+async def test_the_routers_count_is_what_the_workers_hold() -> None:
+    traffic = Traffic(rate=60.0, prompt_median=300, output_median=120, streaming=0.8)
+    async with (
+        workers(PREFILL, PREFILL, DECODE, DECODE) as running,
+        router(config(running)) as (gateway, url),
+    ):
+        load = Load(url, traffic, seed=3)
+        sending = asyncio.create_task(load.run(1.2))
+        apart = await watched(gateway.fleet, running, sending)
+        left = [(b.inflight, held(w)) for b, w in zip(gateway.fleet, running, strict=True)]
+    assert load.seen.counts["ok"] == load.seen.counts["sent"] > 40
+    for worker, differences in zip(running, zip(*apart, strict=True), strict=True):
+        # On the way between the two a request counts on one side only: one or two at a time.
+        assert abs(sum(differences)) / len(differences) < 1.0, (worker.spec.role, differences)
+        assert sorted(map(abs, differences))[len(differences) // 2] <= 1
+    assert left == [(0, 0)] * 4
