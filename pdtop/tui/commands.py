@@ -49,7 +49,7 @@ class ConsoleProvider(Provider):
 def operations(app: ConsoleApp) -> Iterator[Command]:
     """What the keys of operations do on the screen below the palette, and what needs no worker."""
     screen = next((s for s in reversed(app.screen_stack) if isinstance(s, OperatingScreen)), None)
-    if screen is None:
+    if screen is None or app.desk.gate is None:
         return
     for binding in OperatingScreen.BINDINGS:
         if isinstance(binding, Binding) and screen.check_action(binding.action, ()):

@@ -97,7 +97,7 @@ class Desk:
     def ask(self, subject: Request | Plan, started: Callable[[], object] | None = None) -> None:
         """Ask the question for a request; yes starts it, and then ``started`` is called."""
         gate = self.gate
-        if gate is None or not self.may_change():
+        if not self.may_change() or gate is None:
             return
 
         def answered(answer: Answer | None) -> None:

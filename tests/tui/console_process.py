@@ -72,6 +72,8 @@ class TickingSource(fakes.FakeSource):
     def stop(self) -> None:
         super().stop()
         self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
         self.note("stopped")
 
 

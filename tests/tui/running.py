@@ -58,3 +58,10 @@ async def settled(pilot: Pilot[None]) -> None:
     """Until what was read off the loop has arrived and is shown."""
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    """Press ``keys``, each after what the one before has set off."""
+    for key in keys:
+        await pilot.press(key)
+        await settled(pilot)

@@ -52,7 +52,8 @@ class LogScreen(ListingScreen):
         self._load()
 
     def take_view(self, view: View) -> None:
-        self._load()
+        if self.operations_moved():
+            self._load()
 
     def take(self, snapshot: Snapshot) -> None:
         """The log does not come with snapshots."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from pdtop.operations.model import Drain, Request, SetWeight, Undo, Undrain, View
+from pdtop.operations.model import Drain, Phase, Request, SetWeight, Undo, Undrain, View
 from pdtop.tui import weight_lines
 from pdtop.tui.desk import Desk
 from pdtop.tui.screens.base import ConsoleScreen
@@ -46,6 +46,15 @@ class OperatingScreen(ConsoleScreen):
     @property
     def desk(self) -> Desk:
         return self.console_app.desk
+
+    _steps_seen: tuple[tuple[str, Phase], ...] = ()
+
+    def operations_moved(self) -> bool:
+        """Whether an operation began, went on to another phase or was dismissed since this was last asked:
+        then what lies in files may be new. How far drains are does not count."""
+        steps = tuple((operation.id, operation.phase) for operation in self.desk.view.operations)
+        moved, self._steps_seen = steps != self._steps_seen, steps
+        return moved
 
     def take_view(self, view: View) -> None:
         """Show what is new of operations."""

@@ -50,7 +50,9 @@ class TuningScreen(ListingScreen):
         self._load()
 
     def take_view(self, view: View) -> None:
-        self._load()
+        super().take_view(view)
+        if self.operations_moved():
+            self._load()
 
     def _load(self) -> None:
         self.run_worker(self._read(), exclusive=True)

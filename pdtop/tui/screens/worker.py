@@ -61,7 +61,8 @@ class WorkerScreen(OperatingScreen):
 
     def take_view(self, view: View) -> None:
         self.take(self.console_app.shown)
-        self._load_log()
+        if self.operations_moved():
+            self._load_log()
 
     def _load_log(self) -> None:
         self.run_worker(self._read_log(), exclusive=True)
