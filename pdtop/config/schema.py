@@ -89,6 +89,12 @@ class Server(Table):
     restart_command: Texts = Field(
         (), description="restarts the router, as words without a shell: for changes that need it"
     )
+    engine_python: str | None = Field(
+        None, description="interpreter that has smg or sglang-router, for `pdtop router`; absent: pdtop's own"
+    )
+    status_port: Port | None = Field(
+        None, description="where `pdtop router` tells its status on 127.0.0.1; absent: port + 1"
+    )
 
     @property
     def router_url(self) -> str:

@@ -83,6 +83,8 @@ _SERVER_PDTOP = {
     "ca_file": "pdtop trusts this CA",
     "replica_urls": "pdtop brings every change to these routers, too",
     "restart_command": "pdtop runs it when a restart has been confirmed",
+    "engine_python": "pdtop router starts the engine with it",
+    "status_port": "pdtop router tells its status there",
     "upstream_base_url": "the model API channel: no router in front of workers reads it",
     "upstream_api_key_env": "the model API channel: no router in front of workers reads it",
     "default_model_id": "the model API channel: no router in front of workers reads it",

@@ -1,0 +1,1 @@
+"""Runs the router that config.toml names: pdtop's own, or smg or sglang-router as a child process."""
