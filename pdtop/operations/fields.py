@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -211,7 +211,10 @@ def check(path: tuple[str, ...], spelling: str, config: Config | None = None) ->
     try:
         one = typed_edit("set", path, spelled(path, spelling))
     except CannotEdit as error:
-        return Guard("range", f"{join_key(path)}: {error}", _hint(path, _meant(spelling)))
+        wrong = Guard("range", f"{join_key(path)}: {error}", _hint(path, _meant(spelling)))
+        tried = load_bytes(Path("config.toml"), f'{join_key(path)} = "x"'.encode())
+        unknown = (replace(p, value=None) for p in tried.problems if p.kind == "unknown_key")
+        return next(map(guard_of, unknown), wrong)
     lines = [f"{one.key} = {one.spelling}"]
     engine = config.server.engine if config is not None else None
     if engine is not None and path[0] != "server":

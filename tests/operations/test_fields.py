@@ -152,3 +152,10 @@ def test_keys_that_are_no_fields() -> None:
         "server.engine = \"smgg\": must be one of 'embedded', 'smg', 'sglang-router' or 'external'",
         "did you mean smg?",
     )
+
+
+def test_a_misspelled_key_is_told_before_its_value() -> None:
+    found = check(("decode", "polcy"), "round_robin")
+    assert found is not None
+    assert (found.kind, found.to_change) == ("unknown_key", "did you mean policy?")
+    assert found.text == "decode.polcy: is not a known key and has no effect"
