@@ -17,12 +17,11 @@ from pdtop.simulator.engine import (
     Finished,
     Gauges,
     Granted,
+    Machine,
     Observer,
     Output,
-    Reporter,
     Request,
     Site,
-    Timeline,
 )
 
 #: Tokens after which a request that does not stream is looked at, as the engine does.
@@ -72,17 +71,13 @@ class _StepDone:
     seconds: float
 
 
-class DecodeEngine:
+class DecodeEngine(Machine[_Job, _StepDone]):
     """See the module. ``slow`` stretches every step; 1.0 is normal."""
 
     def __init__(self, model: DecodeModel, observer: Observer, now: float) -> None:
+        super().__init__(observer, now)
         self.model = model
         self.slow = 1.0
-        self.frozen = False
-        self.reporter = Reporter(now)
-        self._observer = observer
-        self._timeline: Timeline[_StepDone] = Timeline()
-        self._jobs: dict[str, _Job] = {}
         self._prealloc: deque[_Job] = deque()
         self._transfer: dict[int, _Job] = {}
         self._waiting: deque[_Job] = deque()
@@ -141,25 +136,6 @@ class DecodeEngine:
         events.append(self._end(job, now, "aborted"))
         return [*events, *self._admit(now)]
 
-    @property
-    def next_event(self) -> float | None:
-        return None if self.frozen else self._timeline.next_at
-
-    @property
-    def idle(self) -> bool:
-        return not self._jobs
-
-    def advance(self, now: float) -> list[Event]:
-        events: list[Event] = []
-        if self.frozen:
-            return events
-        while (due := self._timeline.pop_due(now)) is not None:
-            at, step = due
-            self._beat(at)
-            events += self._step_done(step, at)
-        self._beat(now)
-        return events
-
     def gauges(self, now: float) -> Gauges:
         return Gauges(
             at=now,
@@ -181,16 +157,9 @@ class DecodeEngine:
     # ---- inside
 
     def _beat(self, now: float) -> None:
-        due = self.reporter.due(now)
-        if due is None:
-            return
-        if self.idle and due - self._log_from >= IDLE_REPORT_S:
+        if self.idle and now - self._log_from >= IDLE_REPORT_S:
             self._throughput = 0.0  # until then the last value sticks
-        gauges = self.gauges(due)
-        if self.reporter.page is not None or self._jobs:
-            self.reporter.beat(gauges, self.idle)
-        else:
-            self.reporter.publish(gauges)
+        super()._beat(now)
 
     def _admit(self, now: float) -> list[Event]:
         """Give KV memory to what was retracted, then to what waits; prefill hears of each grant."""
@@ -272,7 +241,7 @@ class DecodeEngine:
             self._retracted.append(victim)
         return events
 
-    def _step_done(self, step: _StepDone, now: float) -> list[Event]:
+    def _do(self, step: _StepDone, now: float) -> list[Event]:
         self._stepping = False
         self._busy += step.seconds
         self._passes += 1
@@ -323,6 +292,7 @@ class DecodeEngine:
         self._jobs.pop(job.request.rid, None)
         self._used -= job.kv
         job.kv = 0
+        self._left(now)
         if error:
             self._observer.aborted()
             return Ended(job.request.rid, now, error)

@@ -9,7 +9,8 @@ gives one history.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from itertools import count
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -220,7 +221,60 @@ class Reporter:
 
     def beat(self, gauges: Gauges, idle: bool) -> None:
         self.publish(gauges)
+        if idle:
+            self.idle(gauges)
+
+    def idle(self, gauges: Gauges) -> None:
         page = self.page
-        stale = page is not None and (page.running != gauges.running or gauges.at - page.at >= IDLE_REPORT_S)
-        if idle and stale:
-            self.page = replace(gauges)
+        if page is not None and (page.running != gauges.running or gauges.at - page.at >= IDLE_REPORT_S):
+            self.page = gauges
+
+
+JobT = TypeVar("JobT")
+
+
+class Machine(ABC, Generic[JobT, KindT]):
+    """What both engines are: jobs by request id, steps that will be due, reports. See the module."""
+
+    def __init__(self, observer: Observer, now: float) -> None:
+        self.frozen = False
+        self.reporter = Reporter(now)
+        self._observer = observer
+        self._timeline: Timeline[KindT] = Timeline()
+        self._jobs: dict[str, JobT] = {}
+
+    @abstractmethod
+    def gauges(self, now: float) -> Gauges: ...
+
+    @abstractmethod
+    def _do(self, step: KindT, now: float) -> list[Event]:
+        """A step is due."""
+
+    @property
+    def next_event(self) -> float | None:
+        return None if self.frozen else self._timeline.next_at
+
+    @property
+    def idle(self) -> bool:
+        return not self._jobs
+
+    def advance(self, now: float) -> list[Event]:
+        events: list[Event] = []
+        if self.frozen:
+            return events
+        while (due := self._timeline.pop_due(now)) is not None:
+            at, step = due
+            self._beat(at)
+            events += self._do(step, at)
+        self._beat(now)
+        return events
+
+    def _beat(self, now: float) -> None:
+        due = self.reporter.due(now)
+        if due is not None:
+            self.reporter.beat(self.gauges(due), self.idle)
+
+    def _left(self, now: float) -> None:
+        """A job has gone: with the last one the page is put right at once."""
+        if self.idle:
+            self.reporter.idle(self.gauges(now))

@@ -17,11 +17,10 @@ from pdtop.simulator.engine import (
     Gauges,
     KvSent,
     LinkModel,
+    Machine,
     Observer,
-    Reporter,
     Request,
     Site,
-    Timeline,
 )
 from pdtop.simulator.kv_pool import Hold, KvPool
 
@@ -68,21 +67,17 @@ class _Sent:
     ok: bool
 
 
-class PrefillEngine:
+class PrefillEngine(Machine[_Job, _ForwardDone | _Sent]):
     """See the module. ``slow`` stretches forward passes, ``transfer_slow`` transfers; 1.0 is normal."""
 
     def __init__(self, model: PrefillModel, observer: Observer, now: float, seed: int = 0) -> None:
+        super().__init__(observer, now)
         self.model = model
         self.slow = 1.0
         self.transfer_slow = 1.0
         self.transfer_fail_rate = 0.0
-        self.frozen = False
         self.pool = KvPool(model.kv_tokens)
-        self.reporter = Reporter(now)
-        self._observer = observer
         self._random = random.Random(seed)
-        self._timeline: Timeline[_ForwardDone | _Sent] = Timeline()
-        self._jobs: dict[str, _Job] = {}
         self._rooms: dict[int, _Job] = {}
         self._early: dict[int, Site] = {}  # slots given before the request came
         self._gone: deque[int] = deque(maxlen=_GONE_ROOMS)
@@ -137,29 +132,6 @@ class PrefillEngine:
         job = self._jobs.get(rid)
         return [*events, *self._fail(job, now, "aborted")] if job else events
 
-    @property
-    def next_event(self) -> float | None:
-        return None if self.frozen else self._timeline.next_at
-
-    @property
-    def idle(self) -> bool:
-        return not self._jobs
-
-    def advance(self, now: float) -> list[Event]:
-        events: list[Event] = []
-        if self.frozen:
-            return events
-        while (due := self._timeline.pop_due(now)) is not None:
-            at, what = due
-            self._beat(at)
-            if isinstance(what, _ForwardDone):
-                self._forward_done(what, at)
-            else:
-                events += self._sent(what, at)
-            self._start_forward(at)
-        self._beat(now)
-        return events
-
     def gauges(self, now: float) -> Gauges:
         return Gauges(
             at=now,
@@ -178,10 +150,14 @@ class PrefillEngine:
 
     # ---- inside
 
-    def _beat(self, now: float) -> None:
-        due = self.reporter.due(now)
-        if due is not None:
-            self.reporter.beat(self.gauges(due), self.idle)
+    def _do(self, step: _ForwardDone | _Sent, now: float) -> list[Event]:
+        events: list[Event] = []
+        if isinstance(step, _ForwardDone):
+            self._forward_done(step, now)
+        else:
+            events = self._sent(step, now)
+        self._start_forward(now)
+        return events
 
     def _bootstrapped(self, job: _Job, target: Site, now: float) -> None:
         job.target = target
@@ -272,6 +248,7 @@ class PrefillEngine:
         )
         self._forget(job)
         self._release(job)
+        self._left(now)
         return [KvSent(request.room, now, True, cached), Ended(request.rid, now, "", cached)]
 
     def _fail(self, job: _Job, now: float, error: str) -> list[Event]:
@@ -285,6 +262,7 @@ class PrefillEngine:
             job.left = 0
         if not running:
             self._release(job)
+        self._left(now)
         events: list[Event] = [Ended(job.request.rid, now, error)]
         if job.target is None:
             self._gone.append(job.request.room)

@@ -77,8 +77,8 @@ async def test_the_routers_count_is_what_the_workers_hold() -> None:
         apart = await watched(gateway.fleet, running, sending)
         left = [(b.inflight, held(w)) for b, w in zip(gateway.fleet, running, strict=True)]
     assert load.seen.counts["ok"] == load.seen.counts["sent"] > 40
-    for worker, differences in zip(running, zip(*apart, strict=True), strict=True):
-        # On the way between the two a request counts on one side only: one or two at a time.
-        assert abs(sum(differences)) / len(differences) < 1.0, (worker.spec.role, differences)
-        assert sorted(map(abs, differences))[len(differences) // 2] <= 1
+    for differences in zip(*apart, strict=True):
+        # On its way to the worker or back a request counts at the router only, and never the other way.
+        assert min(differences) >= 0
+        assert sorted(differences)[len(differences) // 2] <= 1
     assert left == [(0, 0)] * 4

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdtop.simulator.decode import DecodeModel
+from pdtop.simulator.decode import DecodeEngine, DecodeModel
 from pdtop.simulator.engine import Gauges, LinkModel, Request, Site
 from pdtop.simulator.prefill import PrefillEngine, PrefillModel
 from pdtop.simulator.spec import WorkerSpec
@@ -190,8 +190,56 @@ def test_gauges_lag_until_the_next_report() -> None:
     assert shown(decode) == (1, 0)  # written with the batch, before the second one came
     assert gauges(decode).prealloc == 1
     c.drain()
-    c.run_until(c.now + 1.5)
-    assert shown(decode) == (0, 0)
+    assert shown(decode) == (0, 0)  # at once: an idle worker does not say that something runs
+
+
+@pytest.mark.parametrize("kv_tokens", [9_500, 30_000])
+def test_a_worker_holds_what_was_sent_to_it_and_has_not_ended(kv_tokens: int) -> None:
+    """As a router counts: from dispatch to the end of decode's answer, aborted or well."""
+    c = cluster(2, 2, PrefillModel(), DecodeModel(kv_tokens=kv_tokens, reserve_tokens=0))
+    rest = arrivals(Traffic(rate=6.0, streaming=0.85), seed=5)
+    sent: Counter[int] = Counter()
+    place: dict[str, int] = {}
+
+    def choose(pool: Sequence[VirtualWorker]) -> VirtualWorker:
+        chosen = least_loaded(pool)
+        if pool is c.decode:
+            index = pool.index(chosen)
+            place[f"r{len(place) + 1}"] = index
+            sent[index] += 1
+        return chosen
+
+    most = 0
+    for step in range(1, 600):
+        rest = c.feed(rest, until=step / 20, started=0.0, choose=choose)
+        if step % 50 == 0:
+            c.abort(f"r{len(place)}")
+        ended = Counter(place[r.request.rid] for r in c.results)
+        held = [w.load for w in c.decode]
+        assert held == [sent[i] - ended[i] for i in range(2)]
+        most = max(most, *held)
+    assert most > 8
+    assert any(r.error == "aborted" for r in c.results)
+    assert counts(c.decode)["retracted"] > 0 or kv_tokens > 10_000
+    c.drain()
+    assert [w.load for w in c.decode] == [0, 0]
+
+
+@pytest.mark.parametrize("slow", [1.0, 3.0])
+def test_a_load_report_is_no_older_than_some_steps(slow: float) -> None:
+    c = cluster(1, 1, PrefillModel(), DecodeModel())
+    (decode,) = c.decode
+    engine = decode.engines[0]
+    assert isinstance(engine, DecodeEngine)
+    engine.slow = slow
+    rest = arrivals(Traffic(rate=1.5), seed=2)
+    ages: list[float] = []
+    for step in range(1, 400):
+        rest = c.feed(rest, until=step / 20, started=0.0, choose=least_loaded)
+        assert engine.reporter.loads is not None
+        ages.append(c.now - engine.reporter.loads.at)
+    assert max(ages) <= 1.2
+    assert sum(ages) / len(ages) < 0.6
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.5, 1.15, 1.6, 2.3, 4.0])
