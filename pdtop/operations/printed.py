@@ -177,14 +177,22 @@ def log_lines(entries: Sequence[LogEntry]) -> Iterator[str]:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
         who = f"{entry.user}@{entry.host}" + (f" from {entry.ssh_client}" if entry.ssh_client else "")
         what = entry.extra.get("title") or f"{entry.operation} {entry.target}"
-        if entry.before or entry.after:
-            what += f" ({entry.before} → {entry.after})"
+        if values := _values(entry):
+            what += f" ({values})"
         outcome = entry.outcome or "not ended"
         if entry.words and entry.words != outcome:
             outcome += f": {entry.words}"
         if entry.undone_by:
             outcome += "; taken back"
         yield clean(f"{when}  {entry.id}  {who}  {what}: {outcome}")
+
+
+def _values(entry: LogEntry) -> str:
+    """``0.3 → 0.4``; the key stands in the title where it was only one."""
+    keys = entry.change.keys if entry.change is not None else ()
+    if len(keys) == 1 and not keys[0].hidden:
+        return f"{keys[0].before or 'not set'} → {keys[0].after or 'not set'}"
+    return f"{entry.before} → {entry.after}" if entry.before or entry.after else ""
 
 
 def log_records(entries: Iterable[LogEntry]) -> Iterator[str]:

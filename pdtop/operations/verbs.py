@@ -28,7 +28,6 @@ from pdtop.operations.printed import (
     USAGE,
     drain_words,
     essence,
-    guard_words,
     outcome_lines,
     what_is_asked,
 )
@@ -130,7 +129,6 @@ class Verb:
         terminal, how = self._terminal, self._how
         terminal.plan(plan)
         if (code := _refused(plan)) is not None:
-            terminal.answer([f"refused: {guard_words(plan.refusal)}" if plan.refusal else "refused"])
             return code
         missing = [word for word in plan.overrides if word not in how.typed]
         if not terminal.interactive and (missing or not how.yes):
@@ -242,10 +240,10 @@ class Verb:
                 seen |= {one.worker for one in progress}
                 if len(progress) == len(workers) and all(one.safe_to_stop for one in progress):
                     return self._drained(workers, operation)
-                self._terminal.progress(
-                    " · ".join(drain_words(one, self._name_of(one.worker)) for one in progress),
-                    worth_a_line=(essences := [essence(one) for one in progress]) != shown,
-                )
+                essences = [essence(one) for one in progress]
+                if progress:
+                    words = " · ".join(drain_words(one, self._name_of(one.worker)) for one in progress)
+                    self._terminal.progress(words, worth_a_line=essences != shown)
                 shown = essences
                 self._assert_where_needed(progress)
             asks = operation is not None and operation.phase is Phase.DEADLINE
