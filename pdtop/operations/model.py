@@ -129,8 +129,10 @@ class PoolEffect:
 
     @property
     def text(self) -> str:
-        """``decode: 3 of 4 usable stay, KV 61 % → 81 %``."""
+        """``decode: 3 of 4 usable stay, KV 61 % → 81 %``; ``decode: 3 → 4 usable, ...`` where it grows."""
         words = f"{self.role.value}: {self.usable_after} of {self.usable_before} usable stay"
+        if self.usable_after > self.usable_before:
+            words = f"{self.role.value}: {self.usable_before} → {self.usable_after} usable"
         if self.kv_before is not None and self.kv_after is not None:
             words += f", KV {self.kv_before:.0%} → {self.kv_after:.0%}".replace("%", " %")
         if self.running_before is not None and self.running_after is not None:
@@ -249,6 +251,11 @@ class RouterOutcome:
     words: str = ""
     fix: str = ""
     calls: tuple[Call, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything but reading was tried there."""
+        return any(call.method != "GET" for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True)

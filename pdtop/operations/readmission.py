@@ -182,7 +182,7 @@ def _breaker(said: Iterable[RouterOpinion]) -> Check:
             return Check("breaker", state, f"{bad.value.replace('_', '-')} at {', '.join(at)}")
     if not states:
         return Check("breaker", CheckState.WAITING, "no router tells its circuit")
-    return Check("breaker", CheckState.OK, "closed")
+    return Check("breaker", CheckState.OK, "breaker closed")
 
 
 def _dispatches(said: Iterable[RouterOpinion]) -> float | None:

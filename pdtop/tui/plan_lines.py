@@ -88,7 +88,7 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
         return [*_label("Nothing to do", plan.nothing_to_do, width), *_after_blank(_rows(plan, width))]
     blocks = [
         _conflicts(plan.conflicts, width),
-        [*_rows(plan, width), *(line for e in plan.effects for line in _effect(e, width))],
+        [*_rows(plan, width), *(line for e in _effects(plan) for line in _effect(e, width))],
         [line for guard in plan.guards for line in _guard(guard, width)],
         _meanwhile(plan, width),
         diff_lines(plan.diff, width),
@@ -110,6 +110,12 @@ def _label(label: str, words: str, width: int, tone: Tone = Tone.TEXT) -> list[L
 
 def _rows(plan: Plan, width: int) -> list[Line]:
     return [line for name, words in plan.rows for line in _label(name, words, width)]
+
+
+def _effects(plan: Plan) -> tuple[PoolEffect, ...]:
+    """Those that no row tells already, and always that nobody would be left."""
+    told = any(name == "After" for name, _ in plan.rows)
+    return tuple(effect for effect in plan.effects if not told or effect.usable_after == 0)
 
 
 def _effect(effect: PoolEffect, width: int) -> list[Line]:

@@ -64,7 +64,7 @@ def test_all_well() -> None:
         ("healthy", "healthy at every router"),
         ("model", "llama as its pool"),
         ("version", "0.5.23 as its pool"),
-        ("breaker", "closed"),
+        ("breaker", "breaker closed"),
         ("requests", "12 requests, none failed"),
         ("hit rate", "55 %, pool 60 %"),
     ]
@@ -127,7 +127,7 @@ def test_the_model_may_come_from_a_router() -> None:
 @pytest.mark.parametrize(
     ("breakers", "state", "words"),
     [
-        ((Breaker.CLOSED, None), OK, "closed"),
+        ((Breaker.CLOSED, None), OK, "breaker closed"),
         ((Breaker.CLOSED, Breaker.OPEN), FAILED, "open at R2"),
         ((Breaker.HALF_OPEN, Breaker.CLOSED), WAITING, "half-open at R1"),
         ((None, None), WAITING, "no router tells its circuit"),
