@@ -160,6 +160,8 @@ class Gateway:
             status = failure.status
             code = {404: "unknown_url", 405: "method_not_allowed"}.get(status, "")
             response = error(failure.reason, status, code)
+        except ConnectionResetError:
+            response = web.Response()  # the client's connection is closing: nobody hears it
         finally:
             self.metrics.connections.dec()
             self.metrics.responses.labels(path, str(status), code).inc()

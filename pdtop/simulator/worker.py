@@ -232,6 +232,8 @@ class SimWorker:
         except web.HTTPException as failure:
             status = failure.status
             response = web.json_response({"detail": failure.reason}, status=status)
+        except ConnectionResetError:
+            response = web.Response()  # the client's connection is closing: nobody hears it
         finally:
             active.value -= 1
             if status != _GONE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -235,3 +235,24 @@ async def test_a_body_that_is_no_request() -> None:
 def test_a_policy_that_is_not_here_is_said_and_not_replaced() -> None:
     with pytest.raises(CannotServe, match=r"prefill\.policy = 'bucket': this router has round_robin"):
         Fleet(config([], policy="bucket"))
+
+
+async def test_a_client_whose_connection_closes_is_no_error_of_the_router(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with workers(PREFILL, DECODE) as running, router(config(running)) as (gateway, url), client() as s:
+        write = web.StreamResponse.write
+
+        async def closing(out: web.StreamResponse, data: bytes) -> None:
+            if "x-sglang-worker" not in out.headers:
+                return await write(out, data)
+            raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+        monkeypatch.setattr(web.StreamResponse, "write", closing)
+        with suppress(aiohttp.ClientError):
+            await post(s, url + "/v1/chat/completions", {**CHAT, "stream": True})
+        monkeypatch.undo()
+        await eventually(lambda: not any(b.inflight for b in gateway.fleet))
+        page = (await get(s, url + "/metrics")).body.decode()
+    assert 'status_code="499"' in page
+    assert "Error handling request" not in caplog.text
