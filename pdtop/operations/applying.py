@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pdtop.cluster.desired import desired
@@ -13,6 +13,8 @@ from pdtop.cluster.monitor import Monitor
 from pdtop.cluster.readings import ListedWorker
 from pdtop.cluster.router_watch import key_of
 from pdtop.config.changes import Change as FileChanged
+from pdtop.config.changes import config_changes
+from pdtop.config.keys import split_key
 from pdtop.config.schema import Config
 from pdtop.operations.controls import Controls
 from pdtop.operations.model import Guard, Outcome, RouterOutcome
@@ -20,47 +22,79 @@ from pdtop.operations.reconcile import Action, Actions, Add, LeftAlone, Remove, 
 from pdtop.operations.specs import Specs
 from pdtop.routers.change import Result
 from pdtop.routers.control import Control, Controlled, WorkerSpec
+from pdtop.routers.effective import Effective, not_in_force
+from pdtop.routers.flags import effect
 
 #: A router that reads the file itself takes a change over when the file has stood still for half a second.
 FILE_TAKEN_S = 5.0
 _LOOK_S = 0.2
+_TOLD = 3  # differences in one sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What may be touched, and how far. ``workers`` None: all. The rest as in ``reconcile.actions``."""
+    """What may be touched, and how far. ``workers``, ``routers`` None: all. The rest as in ``reconcile``."""
 
     workers: frozenset[str] | None = None
+    routers: frozenset[str] | None = None
     prune: bool = False
     confirmed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of it. ``blocked``: what was held back; ``restart``: what waits for a router's restart."""
+    """What became of it. ``blocked``: what was held back; ``untold``: what a router cannot be told.
+
+    ``restart``: what waits for a router's restart.
+    """
 
     routers: tuple[RouterOutcome, ...] = ()
     blocked: tuple[Guard, ...] = ()
+    untold: tuple[Guard, ...] = ()
     restart: tuple[FileChanged, ...] = ()
     left_alone: tuple[LeftAlone, ...] = ()
 
     @property
     def refused_everywhere(self) -> bool:
-        """Every router said no, and none did anything."""
-        return bool(self.routers) and all(one.outcome is Outcome.REFUSED for one in self.routers)
+        """No router did anything: each said no, or it was held back from it."""
+        said_no = bool(self.routers) and all(one.outcome is Outcome.REFUSED for one in self.routers)
+        return said_no or (bool(self.blocked) and not any(one.changed for one in self.routers))
 
 
 class Applier:
-    """Speaks to the routers of one monitored cluster. To be used on the engine's loop."""
+    """Speaks to the routers of one monitored cluster. To be used on the engine's loop.
 
-    def __init__(self, monitor: Monitor, controls: Controls, specs: Specs) -> None:
+    ``named``: workers that the file has named at any time. ``readded`` is told router and key of a worker
+    that was registered.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        controls: Controls,
+        specs: Specs,
+        named: Callable[[], frozenset[str]],
+        readded: Callable[[str, str], None],
+    ) -> None:
         self._monitor = monitor
         self._controls = controls
         self._specs = specs
+        self._named = named
+        self._readded = readded
 
-    async def lists(self) -> dict[str, tuple[ListedWorker, ...] | Controlled]:
-        """What every router lists now, or why that is not known."""
-        controls = self._controls.all()
+    def concerns_routers(self, before: Config | None, after: Config) -> bool:
+        """Whether a router is told of this change, or takes it over, while it runs."""
+        if before is None or changed_workers(before, after):
+            return True
+        engines = frozenset(self._controls.engines().values())
+        changes = config_changes(before, after)
+        return any(
+            effect(engine, split_key(change.key)).kind == "live" for change in changes for engine in engines
+        )
+
+    async def lists(self, scope: Scope) -> dict[str, tuple[ListedWorker, ...] | Controlled]:
+        """What the routers list now, or why that is not known."""
+        controls = self._within(scope)
         found = await asyncio.gather(*(control.list() for control in controls.values()))
         return {
             name: one if isinstance(one, Controlled) else tuple(raw.listed for raw in one)
@@ -71,15 +105,17 @@ class Applier:
         self, after: Config, before: Config | None, scope: Scope
     ) -> tuple[Actions, Mapping[str, Controlled]]:
         """What is to be done, and the routers that could not be asked."""
-        lists = await self.lists()
+        lists = await self.lists(scope)
         listed = {name: one for name, one in lists.items() if not isinstance(one, Controlled)}
         snapshot = self._monitor.latest()
         todo = actions(
             after,
             listed,
-            engines=self._controls.engines(),
+            engines={name: engine for name, engine in self._controls.engines().items() if name in lists},
             before=before,
             scope=scope.workers,
+            known=self._named(),
+            same=self._monitor.aliases,
             prune=scope.prune,
             confirmed=scope.confirmed,
             usable={worker.key: worker.usable for worker in snapshot.workers},
@@ -95,16 +131,24 @@ class Applier:
     async def apply(self, after: Config, before: Config | None, scope: Scope) -> Applied:
         """Do it at every router."""
         todo, unread = await self.plan(after, before, scope)
-        controls = self._controls.all()
+        controls = self._within(scope)
         done = await asyncio.gather(
             *(
                 self._at_router(name, control, todo, unread.get(name), after, scope)
                 for name, control in controls.items()
             )
         )
+        blocked = tuple(guard for guard in todo.guards if guard.blocks)
         # A router that could not be asked is told by its own outcome.
-        blocked = tuple(guard for guard in todo.guards if guard.kind != "router" or not unread)
-        return Applied(tuple(done), blocked, todo.restart, todo.left_alone)
+        untold = tuple(guard for guard in todo.guards if not guard.blocks and not unread)
+        return Applied(tuple(done), blocked, untold, todo.restart, todo.left_alone)
+
+    def _within(self, scope: Scope) -> dict[str, Control]:
+        return {
+            name: control
+            for name, control in self._controls.all().items()
+            if scope.routers is None or name in scope.routers
+        }
 
     async def _at_router(
         self,
@@ -144,6 +188,7 @@ class Applier:
             spec = self._spec(router, action)
             done = await control.add(spec, api_key=os.environ.get(action.key_variable) or None)
             if done.result is Result.DONE:
+                self._readded(router, action.key)
                 self._specs.forget(router, action.key)
             return done
         if isinstance(action, Remove):
@@ -171,18 +216,42 @@ class Applier:
         deadline = clock() + FILE_TAKEN_S
         address = next((t.address for t in self._monitor.targets.routers if t.name == name), None)
         while True:
-            seen = await control.list()
+            seen, effective = await control.list(), await control.effective()
             if isinstance(seen, Controlled):
                 return _outcome(name, [seen])
+            if isinstance(effective, Controlled):
+                return _outcome(name, [effective])
             there = {key_of(raw.url, address): raw.listed for raw in seen}
             missing = _missing(there, expected, config)
+            if effective is not None:
+                missing += [f"{key} is another there" for key in not_in_force(effective, config)]
             if not missing:
                 return RouterOutcome(name, Outcome.DONE, "it shows what the file says")
             if clock() + _LOOK_S > deadline:
-                words = f"it has not taken the file over after {FILE_TAKEN_S:g} s: {'; '.join(missing[:3])}"
-                fix = "see the router's log; a file with an error leaves its last good one in force"
-                return RouterOutcome(name, Outcome.ACCEPTED_NOT_APPLIED, words, fix)
+                return _not_taken(name, missing, effective)
             await asyncio.sleep(_LOOK_S)
+
+
+def changed_workers(before: Config | None, after: Config | None) -> frozenset[str] | None:
+    """Keys of which the two say something else; None: all, as it is not known what was before."""
+    if before is None or after is None:
+        return None
+    was, now = desired(before), desired(after)
+    return frozenset(key for key in was.keys() | now.keys() if was.get(key) != now.get(key))
+
+
+def _not_taken(router: str, missing: Sequence[str], effective: Effective | None) -> RouterOutcome:
+    told = "; ".join(missing[:_TOLD]) + (f" and {len(missing) - _TOLD} more" if len(missing) > _TOLD else "")
+    words = f"it has not taken the file over after {FILE_TAKEN_S:g} s: {told}"
+    fix = "see the router's log; a file with an error leaves its last good one in force"
+    if effective is not None and effective.rejected:
+        words = f"it has rejected the file: {effective.rejected}"
+        fix = "put that right in config.toml; until then its last good settings stay in force"
+    elif effective is not None and effective.file is None:
+        words, fix = f"{words}; it follows no file", "restart it with this config.toml"
+    elif effective is not None:
+        fix = f"it follows {effective.file}: see whether that is this file; else see the router's log"
+    return RouterOutcome(router, Outcome.ACCEPTED_NOT_APPLIED, words, fix)
 
 
 def _missing(there: Mapping[str, ListedWorker], expected: Mapping[str, str], config: Config) -> list[str]:

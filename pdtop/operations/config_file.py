@@ -55,7 +55,7 @@ class ConfigFile:
 
     def write(self, session: EditSession, *, overrule: bool) -> Written | NotWritten:
         """Write what is staged. Raises StateUnwritable if no backup can be kept: then nothing is written."""
-        before = load_bytes(self.path, session.base.raw) if session.base.raw else session.base
+        before = session.base
         on_conflict: Literal["ask", "mine"] = "mine" if overrule else "ask"
         result = session.save(on_conflict=on_conflict)
         for _ in range(3):  # each time somebody else was quicker
@@ -68,8 +68,8 @@ class ConfigFile:
             result = session.confirm()
         match result.outcome:
             case Saved.WRITTEN if result.loaded is not None:
-                after = result.loaded
-                return Written(before, after, file_change(before, after, self.backup(before)))
+                before = result.base or before
+                return Written(before, result.loaded, file_change(before, result.loaded, self.backup(before)))
             case Saved.UNCHANGED:
                 now = result.loaded or before
                 return Written(now, now, None)

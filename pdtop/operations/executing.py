@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from pdtop.config.keys import join_key
 from pdtop.config.load import Loaded, load_bytes
 from pdtop.config.save import EditSession
 from pdtop.config.schema import Config
-from pdtop.operations.applying import Applied, Applier, Scope
+from pdtop.operations.applying import Applied, Applier, Scope, changed_workers
 from pdtop.operations.audit import Attempt, AuditLog
 from pdtop.operations.config_file import ConfigFile, NotWritten, Written
 from pdtop.operations.edits import after_edits
@@ -52,17 +52,23 @@ _WORST_FIRST = (
 
 @dataclass(slots=True)
 class Job:
-    """One operation under way. ``session`` holds its edits; ``raw`` is what undo restores instead."""
+    """One operation under way. ``session`` holds its edits; ``raw`` is what undo restores instead.
+
+    ``before`` and ``after`` are the settings in force and those to bring the routers to, where the file is
+    not written here; else ``before`` counts only if the file was broken. ``turn``: workers that nobody else
+    may change meanwhile. ``typed``: words by which the operator overruled guards.
+    """
 
     operation: Operation
     session: EditSession | None = None
     raw: bytes | None = None
     base: Loaded | None = None  # the file that the plan was made on
     overrule: bool = False
-    confirmed: frozenset[str] = frozenset()  # workers whose names were typed
+    typed: frozenset[str] = frozenset()
     undoes: str = ""
     scope: Scope = field(default_factory=Scope)
-    before: Config | None = None  # for a change of the file that others made
+    turn: frozenset[str] = frozenset()
+    before: Config | None = None
     after: Config | None = None
     audit_id: str = ""
     written: Written | None = None
@@ -72,30 +78,23 @@ class Job:
     def request(self) -> Request:
         return self.operation.plan.request
 
+    @property
+    def writes(self) -> bool:
+        return self.session is not None or self.raw is not None
 
-class Queue:
-    """Operations on one worker one after the other, whoever asks for them."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, asyncio.Lock] = {}
-
-    def busy(self, keys: Iterable[str]) -> bool:
-        return any(lock.locked() for key in keys if (lock := self._locks.get(key)) is not None)
-
-    @contextlib.asynccontextmanager
-    async def turn(self, keys: Iterable[str]) -> AsyncIterator[None]:
-        """Wait for the turn of all of ``keys``; taken in one order, so that nobody waits for each other."""
-        async with contextlib.AsyncExitStack() as stack:
-            for key in sorted(set(keys)):
-                await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
-            yield
+    @property
+    def configs(self) -> tuple[Config | None, Config | None]:
+        """The settings before, and those to bring the routers to."""
+        if self.written is None:
+            return self.before, self.after
+        return self.written.before.config or self.before, self.written.after.config
 
 
 class Executor:
     """Carries jobs out on the engine's loop.
 
-    ``tell`` is given the operation at every step, ``wrote`` (from another thread) the digest of every file
-    that was written here: who follows the file must not take it for somebody else's.
+    ``tell`` is given the operation at every step, ``wrote`` every write of the file before anything else can
+    happen on the loop: who follows the file must not take it for somebody else's.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Executor:
         file: ConfigFile | None,
         audit: AuditLog,
         tell: Callable[[Operation], None],
-        wrote: Callable[[str], None],
+        wrote: Callable[[Written], None],
         clock: Callable[[], float],
     ) -> None:
         self._applier = applier
@@ -128,22 +127,42 @@ class Executor:
             log.exception("an operation failed")
             await self._end(job, Outcome.FAILED, f"internal error: {type(error).__name__}: {error}")
 
+    async def refuse(self, operation: Operation, words: str, next_step: str) -> None:
+        """It was not begun: one line in the log, then told."""
+        ended = replace(
+            operation, phase=Phase.ENDED, outcome=Outcome.REFUSED, words=words, next_step=next_step
+        )
+        try:
+            await asyncio.to_thread(self._audit.record, attempt_of(operation), Outcome.REFUSED, words)
+        except StateUnwritable as error:
+            ended = replace(ended, words=f"{words} (not in the log: {error})")
+        self._tell(ended)
+
     async def _run(self, job: Job) -> None:
         if (refusal := await self._unwelcome(job)) is not None:
-            words, fix = refusal
-            await asyncio.to_thread(self._audit.record, attempt_of(job.operation), Outcome.REFUSED, words)
-            await self._end(job, Outcome.REFUSED, words, fix)
+            job.operation = replace(job.operation, phase=Phase.ENDED, outcome=Outcome.REFUSED)
+            await self.refuse(job.operation, *refusal)
             return
-        async with self._writing:
-            self._step(job, Phase.WRITING, "writing config.toml")
-            stopped = await asyncio.to_thread(self._begin_and_write, job)
-        if stopped is not None:
-            outcome = Outcome.FAILED if stopped.failed else Outcome.REFUSED
-            next_step = "look at the change again: it is shown on top of theirs" if stopped.moved else ""
-            job.operation = replace(job.operation, conflicts=stopped.conflicts)
-            await self._end(job, outcome, stopped.words, next_step)
-            return
-        after, before = self._configs(job)
+        if job.writes:
+            async with self._writing:
+                self._step(job, Phase.WRITING, "writing config.toml")
+                stopped = await asyncio.to_thread(self._begin_and_write, job)
+                if job.written is not None:
+                    self._wrote(job.written)
+            if stopped is not None:
+                outcome = Outcome.FAILED if stopped.failed else Outcome.REFUSED
+                next_step = "look at the change again: it is shown on top of theirs" if stopped.moved else ""
+                job.operation = replace(job.operation, conflicts=stopped.conflicts)
+                await self._end(job, outcome, stopped.words, next_step)
+                return
+            targets = frozenset(job.operation.plan.targets)
+            changed = changed_workers(*job.configs)
+            job.scope = replace(job.scope, workers=None if changed is None else changed | targets)
+        else:
+            job.audit_id = await asyncio.to_thread(
+                self._audit.begin, attempt_of(job.operation, undoes=job.undoes)
+            )
+        before, after = job.configs
         if after is not None:
             self._step(job, Phase.APPLYING, "telling the routers")
             job.applied = await self._applier.apply(after, before, job.scope)
@@ -165,20 +184,39 @@ class Executor:
         await self._end(job, *await work())
 
     async def _unwelcome(self, job: Job) -> tuple[str, str] | None:
-        """Whether a router would not let us: asked before anything is written, so nothing is half done."""
-        if not isinstance(job.request, Drain | Undrain | AddWorker | RemoveWorker | Apply):
+        """Whether a router would not let us: asked before anything is written, so nothing is half done.
+
+        Who has typed the name of such a router goes on without it, if there is another.
+        """
+        if not await asyncio.to_thread(self._needs_routers, job):
             return None
-        for name, one in (await self._applier.lists()).items():
-            if isinstance(one, Controlled) and one.problem == "auth":
+        lists = await self._applier.lists(job.scope)
+        refusing = {
+            name: one for name, one in lists.items() if isinstance(one, Controlled) and one.problem == "auth"
+        }
+        for name, one in refusing.items():
+            if name not in job.typed or len(refusing) == len(lists):
                 return f"{name}: {one.words}; nothing was done", one.fix
         return None
+
+    def _needs_routers(self, job: Job) -> bool:
+        """Whether this is a change that routers are told, or take over, while they run."""
+        before, after = job.before, job.after
+        if job.writes and self._file is not None:
+            base = self._file.read()
+            after_file = (
+                load_bytes(base.path, job.raw)
+                if job.raw is not None
+                else after_edits(base, job.operation.plan.edits)
+            )
+            before, after = base.config or before, after_file.config
+        return after is not None and self._applier.concerns_routers(before, after)
 
     def _begin_and_write(self, job: Job) -> NotWritten | None:
         """In a thread: a log line, a backup, the file."""
         file = self._file
-        if file is None or (job.session is None and job.raw is None):
-            job.audit_id = self._audit.begin(attempt_of(job.operation, undoes=job.undoes))
-            return None
+        if file is None:
+            return NotWritten("there is no config.toml", failed=True)
         base = file.read()
         self._audit.hide(base.document)
         job.audit_id = self._audit.begin(
@@ -191,23 +229,17 @@ class Executor:
         if isinstance(written, NotWritten):
             return written
         job.written = written
-        self._wrote(written.after.digest)
         return None
-
-    def _configs(self, job: Job) -> tuple[Config | None, Config | None]:
-        """The settings to bring the routers to, and those before."""
-        if job.written is not None:
-            return job.written.after.config, job.written.before.config
-        return job.after, job.before
 
     async def _take_back(self, job: Job) -> None:
         """No router did anything: then the file must not say that they did."""
         if self._file is None or job.written is None:
             return
-        self._wrote(job.written.before.digest)
-        back = await asyncio.to_thread(self._file.restore, job.written.before.raw, job.written.after)
-        if isinstance(back, Written):
-            job.written = None
+        async with self._writing:
+            back = await asyncio.to_thread(self._file.restore, job.written.before.raw, job.written.after)
+            if isinstance(back, Written):
+                job.written = None
+                self._wrote(back)
 
     def _step(self, job: Job, phase: Phase, words: str) -> None:
         job.operation = replace(job.operation, phase=phase, words=words, seconds=self._seconds(job))
@@ -230,10 +262,9 @@ class Executor:
                 await asyncio.to_thread(self._log_end, job, outcome, words)
             except StateUnwritable as error:
                 job.operation = replace(job.operation, words=f"{words}; not in the log: {error}")
-        if isinstance(job.request, Drain) and outcome not in (Outcome.REFUSED, Outcome.FAILED):
-            self._tell(_waiting(job.operation))  # no new work comes: what is left is waited for
-        else:
-            self._tell(job.operation)
+        # A drain stops new work and then waits for what is left, also where a router must be told again.
+        waits = isinstance(job.request, Drain) and job.written is not None
+        self._tell(_waiting(job.operation) if waits else job.operation)
 
     def _log_end(self, job: Job, outcome: Outcome, words: str) -> None:
         self._audit.end(
@@ -285,7 +316,7 @@ def attempt_of(operation: Operation, change: FileChange | None = None, undoes: s
     request = plan.request
     target = ", ".join(plan.targets)
     if isinstance(request, SetValue | UnsetValue) and not target:
-        target = ".".join(request.path)
+        target = join_key(request.path)
     return Attempt(
         verb_of(request),
         target or plan.title,
@@ -314,8 +345,13 @@ def _sum_up(job: Job) -> tuple[Outcome, str, str]:
     if applied.refused_everywhere and job.written is None:
         words += "; config.toml is as it was"
     if blocked:
-        outcome = Outcome.PARTLY_DONE if any(one.calls for one in routers) else Outcome.REFUSED
+        outcome = Outcome.PARTLY_DONE if any(one.changed for one in routers) else Outcome.REFUSED
         words = "; ".join([*blocked, words] if words else blocked)
+    if applied.untold and outcome in (Outcome.DONE, Outcome.PARTLY_DONE):
+        untold = "; ".join(guard.text for guard in applied.untold)
+        everywhere = len(applied.untold) >= len(routers)
+        outcome = Outcome.ACCEPTED_NOT_APPLIED if everywhere else Outcome.PARTLY_DONE
+        words, next_step = f"written; {untold}", next_step or applied.untold[0].to_change
     if applied.restart and outcome is Outcome.DONE:
         keys = ", ".join(change.key for change in applied.restart)
         return (

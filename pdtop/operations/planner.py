@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pdtop.cluster.monitor import Monitor
+from pdtop.config.changes import Change, table_changes
 from pdtop.config.load import Loaded, load_bytes
 from pdtop.config.save import EditSession, line_diff
 from pdtop.config.save import Outcome as Saved
 from pdtop.config.schema import Config
 from pdtop.operations import guards as rules
 from pdtop.operations import planning
-from pdtop.operations.applying import Applier, Scope
+from pdtop.operations.applying import Applier, Scope, changed_workers
 from pdtop.operations.audit import AuditLog
 from pdtop.operations.backups import Backups
 from pdtop.operations.config_file import ConfigFile
@@ -35,11 +37,15 @@ from pdtop.operations.undoing import last_undoable, undo
 from pdtop.routers.control import WorkerSpec
 
 _ASK_S = 20.0
+_REQUESTS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan and what carrying it out needs. ``raw``: the bytes that undo restores over ``base``."""
+    """A plan and what carrying it out needs. ``raw``: the bytes that undo restores over ``base``.
+
+    ``made_on``: the file as it was then.
+    """
 
     plan: Plan
     session: EditSession | None = None
@@ -48,6 +54,7 @@ class Prepared:
     undoes: str = ""
     after: Config | None = None  # where the file is not written: what routers are brought to
     scope: Scope = field(default_factory=Scope)
+    made_on: Loaded | None = None
 
 
 class Planner:
@@ -70,6 +77,7 @@ class Planner:
         self._specs = specs
         self._audit = audit
         self._backups = backups
+        self._seen: OrderedDict[Request, Loaded] = OrderedDict()  # the file, when it was last asked for
 
     def prepare(self, request: Request, restart: RestartPlan | None = None) -> Prepared:
         """The plan for a request. ``restart``: the restart plan, if there is one."""
@@ -83,9 +91,22 @@ class Planner:
             case _:
                 return self._edit(request)
 
-    def again(self, request: Request) -> Plan:
-        """The pure part once more, with what is known now."""
-        return self._pure(request, self._file.read() if self._file is not None else None)
+    def guards_now(self, prepared: Prepared) -> tuple[Guard, ...]:
+        """What speaks against it with what is known now; routers are not asked again."""
+        request = prepared.plan.request
+        match request:
+            case Undo():
+                return self._undo(Undo(prepared.undoes)).plan.guards
+            case Apply():
+                now = self._file.read() if self._file is not None else None
+                if now is None or now.digest != prepared.plan.digest:
+                    return (Guard("file_changed", "config.toml was changed meanwhile", "look again"),)
+                return ()
+            case Restart():
+                return ()
+            case _:
+                loaded = self._file.read() if self._file is not None else None
+                return self._pure(request, loaded).guards
 
     def _pure(self, request: Request, loaded: Loaded | None) -> Plan:
         return planning.plan(
@@ -106,29 +127,30 @@ class Planner:
         if self._file is None:
             return Prepared(self._pure(request, None))
         session = self._file.session()
-        plan = self._pure(
-            request, load_bytes(self._file.path, session.base.raw) if session.base.raw else session.base
-        )
-        scope = Scope(frozenset(plan.targets) if plan.targets else None)
+        plan = self._pure(request, session.base)
+        plan = replace(plan, other_changes=self._others(request, session.base))
         if not plan.edits:
-            return Prepared(plan, scope=scope)
+            return Prepared(plan, made_on=session.base)
         staged = session.stage(plan.edits)
         guards = list(plan.guards)
-        if staged.outcome is Saved.REFUSED:
-            told = (
-                "; ".join([staged.reason, *(p.text for p in staged.problems)])
-                if not guards
-                else staged.reason
-            )
-            if not any(guard.blocks for guard in guards):
-                guards.append(Guard("range", told, "see the valid values with `pdtop config schema`"))
+        if staged.outcome is Saved.REFUSED and not any(guard.blocks for guard in guards):
+            told = "; ".join([staged.reason, *(problem.text for problem in staged.problems)])
+            guards.append(Guard("range", told, "see the valid values with `pdtop config schema`"))
         if (blocked := session.blocked) is not None:
             guards.append(
                 Guard("file", blocked, "make config.toml writable for this user, or run as its owner")
             )
-        return Prepared(
-            replace(plan, guards=tuple(guards), diff=staged.diff), session, base=session.base, scope=scope
-        )
+        plan = replace(plan, guards=tuple(guards), diff=staged.diff)
+        scope = Scope(_touched_by(session.base, after_edits(session.base, plan.edits), plan.targets))
+        return Prepared(plan, session, base=session.base, scope=scope, made_on=session.base)
+
+    def _others(self, request: Request, base: Loaded) -> tuple[Change, ...]:
+        """What somebody else changed since the same was asked for before."""
+        before = self._seen.pop(request, base)
+        self._seen[request] = base
+        while len(self._seen) > _REQUESTS_KEPT:
+            self._seen.popitem(last=False)
+        return table_changes(before.document, base.document)
 
     def _undo(self, request: Undo) -> Prepared:
         plan = Plan(request, "Undo", self._monitor.targets.cluster)
@@ -173,8 +195,12 @@ class Planner:
         session = None
         if undone.raw is None:
             session = self._file.session()
-            session.stage(undone.edits)
-        return Prepared(plan, session, undone.raw, base, entry.id)
+            staged = session.stage(undone.edits)
+            if staged.outcome is Saved.REFUSED:
+                refusal = Guard("changed_since", staged.reason, "edit config.toml by hand")
+                plan = replace(plan, guards=(*plan.guards, refusal))
+        scope = Scope(_touched_by(base, after, plan.targets))
+        return Prepared(plan, session, undone.raw, base, entry.id, scope=scope, made_on=base)
 
     def _apply(self, request: Apply) -> Prepared:
         loaded = self._file.read() if self._file is not None else None
@@ -184,7 +210,12 @@ class Planner:
                 replace(plan, guards=rules.file_guards(request, loaded) or self._pure(request, loaded).guards)
             )
         scope = Scope(prune=request.prune)
-        todo, unread = self._monitor.submit(self._applier.plan(loaded.config, None, scope)).result(_ASK_S)
+        try:
+            work = self._applier.plan(loaded.config, None, scope)
+            todo, unread = self._monitor.submit(work).result(_ASK_S)
+        except (RuntimeError, TimeoutError):
+            told = Guard("router", "the routers could not be asked in time", "see whether they answer")
+            return Prepared(replace(plan, guards=(told,)))
         steps = [Step(name, _words(action)) for name, found in todo.by_router.items() for action in found]
         rows = [("Left alone", f"{one.key} at {one.router}: {one.words}") for one in todo.left_alone]
         if todo.left_alone and not request.prune:
@@ -213,6 +244,7 @@ class Planner:
             ),
             after=loaded.config,
             scope=scope,
+            made_on=loaded,
         )
 
     def _restart(self, request: Restart, restart: RestartPlan | None) -> Plan:
@@ -237,6 +269,11 @@ class Planner:
                 )
             )
         return replace(plan, rows=tuple(rows), guards=tuple(guards), steps=steps)
+
+
+def _touched_by(before: Loaded, after: Loaded, targets: Iterable[str]) -> frozenset[str] | None:
+    changed = changed_workers(before.config, after.config)
+    return None if changed is None else changed | frozenset(targets)
 
 
 def _words(action: Action) -> str:

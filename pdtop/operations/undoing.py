@@ -45,6 +45,12 @@ def last_undoable(entries: Iterable[LogEntry]) -> LogEntry | None:
     return next((entry for entry in entries if entry.undoable), None)
 
 
+def undoable_title(entries: Iterable[LogEntry]) -> str:
+    """What undo would take back, in words; "" if nothing."""
+    entry = last_undoable(entries)
+    return "" if entry is None else entry.extra.get("title", f"{entry.operation} {entry.target}")
+
+
 def undo(loaded: Loaded, entry: LogEntry, backups: Backups) -> Undone:
     """How ``entry`` can be taken back in the file as it is now."""
     change = entry.change
