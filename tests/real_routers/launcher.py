@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from pdtop.simulator.worker import SimWorker
 from tests.simulator.support import client, get
@@ -41,6 +42,22 @@ class Engine:
 
 SGLANG_ROUTER = Engine("sglang-router", "sglang_router.launch_router", "0.3.2")
 SMG = Engine("smg", "smg.launch_router", "1.13.0")
+
+#: For a module of tests that each of them has to pass.
+EACH_ENGINE = [
+    pytest.mark.real_router,
+    pytest.mark.parametrize(
+        "engine",
+        [
+            pytest.param(
+                engine,
+                id=engine.name,
+                marks=pytest.mark.skipif(not engine.installed, reason=f"{engine.name} is not installed"),
+            )
+            for engine in (SGLANG_ROUTER, SMG)
+        ],
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,9 +20,9 @@ from pdtop.operations.arming import Arming
 from pdtop.operations.model import DrainProgress, Operation, Phase, Plan, Request, View
 from pdtop.operations.operator import Operator
 from pdtop.simulator.worker import SimWorker
-from tests.real_routers.launcher import Router
+from tests.real_routers.launcher import Engine, Router
 from tests.simulator.comparison import key
-from tests.simulator.support import Answer, get, post
+from tests.simulator.support import Answer, both, get, post, until
 
 INTERVAL_S = 0.2
 _PATIENCE_S = 30.0  # ends a wait that would be a failure
@@ -46,24 +47,27 @@ def write_config(path: Path, routers: Sequence[Router], workers: Sequence[SimWor
 
 
 class Console:
-    """What a console does with the gate, and when it was shown what (``shown``: monotonic seconds)."""
+    """What a console does with the gate, and when it was first shown what."""
 
     def __init__(self, monitor: Monitor, operator: Operator) -> None:
         self.monitor = monitor
         self.operator = operator
-        self.shown: dict[tuple[str, Phase], float] = {}
+        self._shown: dict[str, dict[Phase, float]] = {}  # by operation; monotonic seconds
         operator.subscribe(self._note)
 
     def _note(self, view: View) -> None:
         for operation in view.operations:
-            self.shown.setdefault((operation.id, operation.phase), time.monotonic())
+            self._shown.setdefault(operation.id, {}).setdefault(operation.phase, time.monotonic())
 
     async def plan(self, request: Request) -> Plan:
         return await asyncio.to_thread(self.operator.plan, request)
 
     async def start(self, request: Request, *typed: str) -> Operation:
         plan = await self.plan(request)
-        return await asyncio.to_thread(lambda: self.operator.start(plan, typed=typed))
+        asked = time.monotonic()
+        operation = await asyncio.to_thread(lambda: self.operator.start(plan, typed=typed))
+        self._shown.setdefault(operation.id, {})[Phase.WAITING] = asked
+        return operation
 
     async def run(self, request: Request, *typed: str) -> Operation:
         """Start it and see it to its end."""
@@ -73,13 +77,16 @@ class Console:
         return await self.operation(lambda one: one.id == operation_id and one.ended)
 
     async def in_phase(self, operation: Operation, phase: Phase) -> Operation:
-        """The operation as soon as it is there; it may have passed it by then."""
-        await self.until(lambda: (operation.id, phase) in self.shown)
-        return await self.operation(lambda one: one.id == operation.id)
+        """The operation as soon as it is there, or has ended."""
+        return await self.operation(lambda one: one.id == operation.id and (one.phase is phase or one.ended))
 
     def seconds_to(self, operation: Operation, phase: Phase) -> float:
-        """From when it was asked for."""
-        return self.shown[operation.id, phase] - self.shown[operation.id, Phase.WAITING]
+        """From when it was asked for, or first shown if nobody asked."""
+        shown = self._shown[operation.id]
+        return shown[phase] - min(shown.values())
+
+    def ended_at(self, operation: Operation) -> float:
+        return self._shown[operation.id][Phase.ENDED]
 
     async def operation(self, fits: Callable[[Operation], bool]) -> Operation:
         """The first operation on the screen that ``fits``."""
@@ -121,11 +128,16 @@ class Console:
 
         await self.until(lambda: listed() is health)
 
+    async def grows(self, statuses: list[int], by: int = 10) -> None:
+        """Return when so many more have come."""
+        wanted = len(statuses) + by
+        await self.until(lambda: len(statuses) >= wanted)
+
     async def until(self, check: Callable[[], bool]) -> None:
         """Return when ``check`` holds; if it never does, say what the screen shows."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                while not check():
+                while not check():  # noqa: ASYNC110 - it is other threads and processes that change it
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             view = self.operator.view()
@@ -152,6 +164,67 @@ async def operating(config: Path) -> AsyncIterator[Console]:
         await asyncio.to_thread(monitor.stop)
 
 
+@asynccontextmanager
+async def routed(
+    engine: Engine, running: Sequence[SimWorker], folder: Path, *args: str, replicas: int = 0
+) -> AsyncIterator[list[Router]]:
+    """A started router, and replicas that are not; their config.toml is in ``folder``."""
+    routers = [Router(engine, running, folder / f"log{n}", args=args) for n in range(1 + replicas)]
+    write_config(folder / "config.toml", routers, running)
+    try:
+        await routers[0].start()
+        yield routers
+    finally:
+        for router in routers:
+            await router.kill()
+
+
+@asynccontextmanager
+async def traffic(session: aiohttp.ClientSession, *routers: Router) -> AsyncIterator[list[int]]:
+    """Short chats, two at a time through each router, each with a text of its own; their statuses."""
+    statuses: list[int] = []
+
+    async def ask(router: Router, number: int) -> None:
+        for count in itertools.count():
+            answer = await chat(session, router, 2, text=f"{router.url} {number} {count} " + "x" * 400)
+            statuses.append(answer.status)
+
+    tasks = [asyncio.create_task(ask(router, number)) for router in routers for number in range(2)]
+    try:
+        yield statuses
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results), results
+
+
+@asynccontextmanager
+async def held(
+    session: aiohttp.ClientSession, prefill: SimWorker, decode: SimWorker, count: int
+) -> AsyncIterator[None]:
+    """So many requests on a decode worker that no router knows of; they end with the context."""
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5_000, "stream": True}
+    tasks = [
+        asyncio.create_task(
+            both(session, prefill, decode, "/v1/chat/completions", {**body, "bootstrap_room": room})
+        )
+        for room in range(1, count + 1)
+    ]
+    try:
+        await until(session, decode, "running", count)
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def figures(engine: Engine, **seconds: float) -> None:
+    """Measured, not asserted: shown by ``pytest -s``."""
+    print(engine.name, *(f"{name}={value:.2f}" for name, value in seconds.items()))
+
+
 def received(*workers: SimWorker) -> int:
     """Requests that ever reached the workers."""
     return sum(worker.telemetry.truth.counts["received"] for worker in workers)
@@ -163,9 +236,10 @@ def work(worker: SimWorker) -> int:
     return int(worker.telemetry.registry.value("http_requests_active", labels).value)
 
 
-async def listed(session: aiohttp.ClientSession, router: Router) -> dict[str, Any]:
+async def listed(session: aiohttp.ClientSession, router: Router, secret: str = "") -> dict[str, Any]:
     """The router's workers by URL, as it says itself."""
-    return {entry["url"]: entry for entry in (await get(session, router.url + "/workers")).json["workers"]}
+    answer = await get(session, router.url + "/workers", Authorization=f"Bearer {secret}")
+    return {entry["url"]: entry for entry in answer.json["workers"]}
 
 
 async def chat(session: aiohttp.ClientSession, router: Router, tokens: int, *, text: str = "hello") -> Answer:

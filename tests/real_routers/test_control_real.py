@@ -20,23 +20,10 @@ from pdtop.routers.control import Control, Controlled, RawWorker, WorkerSpec
 from pdtop.routers.detect import DIALECTS
 from pdtop.routers.flags import command_line
 from pdtop.simulator.worker import SimWorker
-from tests.real_routers.launcher import PYTHON, SGLANG_ROUTER, SMG, Engine, Launched, launched
+from tests.real_routers.launcher import EACH_ENGINE, PYTHON, SGLANG_ROUTER, SMG, Engine, Launched, launched
 from tests.simulator.support import DECODE, PREFILL, workers
 
-pytestmark = [
-    pytest.mark.real_router,
-    pytest.mark.parametrize(
-        "engine",
-        [
-            pytest.param(
-                engine,
-                id=engine.name,
-                marks=pytest.mark.skipif(not engine.installed, reason=f"{engine.name} is not installed"),
-            )
-            for engine in (SGLANG_ROUTER, SMG)
-        ],
-    ),
-]
+pytestmark = EACH_ENGINE
 
 NOWHERE = "http://127.0.0.1:9"
 API_KEY = "sk-test-router-key"

@@ -7,28 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pdtop.cluster.launch import find, start
 from pdtop.cluster.monitor import Monitor
-from tests.real_routers.launcher import SGLANG_ROUTER, SMG, Engine, Launched, launched
+from tests.real_routers.launcher import EACH_ENGINE, Engine, Launched, launched
 from tests.simulator.comparison import check_finished, has_seen, key, truth
 from tests.simulator.support import DECODE, PREFILL, Answer, client, eventually, get, post, workers
 
-pytestmark = [
-    pytest.mark.real_router,
-    pytest.mark.parametrize(
-        "engine",
-        [
-            pytest.param(
-                engine,
-                id=engine.name,
-                marks=pytest.mark.skipif(not engine.installed, reason=f"{engine.name} is not installed"),
-            )
-            for engine in (SGLANG_ROUTER, SMG)
-        ],
-    ),
-]
+pytestmark = EACH_ENGINE
 
 CHAT: dict[str, Any] = {
     "model": "demo-llama-70b",
