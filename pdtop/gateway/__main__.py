@@ -11,6 +11,8 @@ import json
 import logging
 import socket
 import sys
+from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
@@ -19,7 +21,10 @@ from pdtop.config.load import Loaded, load
 from pdtop.config.watch import ConfigWatch
 from pdtop.gateway.app import Gateway, is_loopback
 from pdtop.gateway.fleet import CannotServe
-from pdtop.gateway.lifecycle import run_until_told
+from pdtop.gateway.lifecycle import follows_parent, run_until_told
+
+#: Longest that the end waits for requests that are under way; a second signal ends it at once.
+GRACE_S = 180.0
 
 
 async def serve(
@@ -60,10 +65,25 @@ async def serve(
             places["metrics_url"] = f"{base}/metrics"
         print(json.dumps(places), flush=True)
         await run_until_told()
+        if not follows_parent():
+            for site in tuple(runners[0].sites):
+                await site.stop()
+            await _either(gateway.finish(GRACE_S), run_until_told())  # told again: at once
     finally:
         for runner in runners:
             await runner.cleanup()
         await gateway.stop()
+
+
+async def _either(*works: Coroutine[object, object, None]) -> None:
+    """Return when one of them has ended; the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -70,6 +70,13 @@ class Gateway:
         if self._watch is not None:
             self._following = asyncio.create_task(follow(self._watch, self.apply, self._note))
 
+    async def finish(self, grace_s: float) -> None:
+        """Take no new requests and return when the last one has ended, or the grace is over."""
+        if self._proxy is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._proxy.finish()
+
     async def stop(self) -> None:
         if self._following is not None:
             self._following.cancel()
@@ -176,6 +183,8 @@ class Gateway:
         return web.Response(text="OK")
 
     async def _readiness(self, request: web.Request) -> web.Response:
+        if self._proxy is not None and self._proxy.closing:
+            return web.json_response({"status": "not ready", "reason": "draining"}, status=503)
         now = monotonic()
         usable = [sum(b.usable(now) for b in pool) for pool in self.fleet.pools]
         if not all(usable):

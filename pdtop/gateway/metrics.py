@@ -75,7 +75,7 @@ class RouterMetrics:
         self._draining = Gauge(
             "smg_worker_draining", "1: gets no new requests, finishes its old ones", worker, registry=registry
         )
-        self._load = Gauge("smg_worker_load", "Load in the units of [load]", worker, registry=registry)
+        self._load = Gauge("smg_worker_load_score", "Load in the units of [load]", worker, registry=registry)
         self.matched = Histogram(
             "smg_cache_aware_match_ratio",
             "Share of the prompt that the chosen prefill worker was sent before",

@@ -85,6 +85,9 @@ class Prober:
             if path == "/ready" and status in (404, 405):
                 path, asked_ready = "/health", monotonic()
                 status = await self._status(backend, path)
+            if path == "/ready" and status == 503 and not backend.probes.healthy:
+                # After a failed /health, /ready stays 503 until somebody asks /health again.
+                status = await self._status(backend, "/health")
             # A hung scheduler leaves /ready at 200; its numbers stand still.
             stuck = backend.report is not None and backend.report.stuck
             self.record(backend, status == 200 and not stuck)

@@ -98,9 +98,20 @@ class Proxy:
         self._fleet = fleet
         self._dialer = dialer
         self._metrics = metrics
+        self.closing = False
         self._inflight = 0
+        self._idle = asyncio.Event()
+
+    async def finish(self) -> None:
+        """Take no new requests from now on; returns when the last one has ended."""
+        self.closing = True
+        while self._inflight:
+            self._idle.clear()
+            await self._idle.wait()
 
     async def handle(self, request: web.Request, endpoint: str) -> web.StreamResponse:
+        if self.closing:
+            return error("this router is being stopped", 503, "shutting_down")
         if self._inflight >= MOST_INFLIGHT:
             return error(f"{MOST_INFLIGHT} requests are in flight", 503, "overloaded")
         self._inflight += 1
@@ -108,6 +119,8 @@ class Proxy:
             return await self._serve(request, endpoint)
         finally:
             self._inflight -= 1
+            if not self._inflight:
+                self._idle.set()
 
     async def _serve(self, request: web.Request, endpoint: str) -> web.StreamResponse:
         try:
@@ -130,9 +143,10 @@ class Proxy:
 
     def _model_label(self, named: str) -> str:
         """Names that no worker serves are one label: clients must not be able to make series."""
-        if not named:
+        known = {b.model for b in self._fleet}
+        if not named or known == {"unknown"}:
             return "unknown"
-        return named if any(b.model == named for b in self._fleet) else "other"
+        return named if named in known else "other"
 
     async def _attempts(self, call: Call) -> web.StreamResponse:
         endpoint = call.labels[4]

@@ -269,7 +269,8 @@ async def test_workers_without_ready_are_asked_for_their_health() -> None:
 
 
 async def test_a_model_that_nobody_serves_makes_no_series() -> None:
-    async with cluster([fine], [fine]) as (_, url, _):
+    async with cluster([fine], [fine]) as (gateway, url, _):
+        gateway.fleet.decode.backends[0].model = "served"
         for name in ("a", "b", "c"):
             await ask(url, {**ASK, "model": name})
         async with client() as session, session.get(url + "/metrics") as answer:
