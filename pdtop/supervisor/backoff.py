@@ -1,4 +1,4 @@
-"""How long to wait before the next try: longer each time, never the same for many, from anew after a good run."""
+"""How long to wait before the next try: longer each time, not the same for many, anew after a good run."""
 
 from __future__ import annotations
 

@@ -1,0 +1,122 @@
+"""The router that config.toml names, as a program: ``python -m pdtop.supervisor config.toml [-- FLAG]``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pdtop.cluster.http import Dialler
+from pdtop.config.load import Loaded, load
+from pdtop.config.schema import Config
+from pdtop.config.watch import ConfigWatch
+from pdtop.supervisor.engines import CannotRun, Engine
+from pdtop.supervisor.output import Output
+from pdtop.supervisor.starting import Starter
+from pdtop.supervisor.status import StatusPage
+from pdtop.supervisor.supervisor import GRACE_S, Supervisor, first_engine
+
+
+def run(
+    path: Path,
+    further: Sequence[str] = (),
+    *,
+    grace_s: float = GRACE_S,
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Run the engine of ``path`` until told to end; exit code 2 if it cannot be run as the file stands.
+
+    ``further``: flags for smg or sglang-router that config.toml has no key for.
+    """
+    environ = os.environ if environ is None else environ
+    loaded = load(path)
+    try:
+        engine = first_engine(loaded)
+        if engine is None:
+            from pdtop.gateway.__main__ import main as embedded
+
+            if further:
+                raise CannotRun(
+                    "further flags are for smg and sglang-router; this file runs pdtop's own router"
+                )
+            return embedded([str(path)])
+        asyncio.run(_supervise(loaded, engine, further, grace_s, environ))
+    except CannotRun as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _supervise(
+    loaded: Loaded, engine: Engine, further: Sequence[str], grace_s: float, environ: Mapping[str, str]
+) -> None:
+    _allow_many_connections()
+    output = Output(sys.stderr, _secrets(loaded.config or Config(), environ))
+    try:
+        with tempfile.TemporaryDirectory(prefix="pdtop-router-") as folder:
+            async with Dialler() as dialler:
+                starter = Starter(dialler, Path(folder), output, environ)
+                supervisor = Supervisor(
+                    ConfigWatch(loaded), engine, starter, output, environ, further=further, grace_s=grace_s
+                )
+                page = StatusPage(supervisor.status)
+                try:
+                    await supervisor.listen()
+                    await _tell_where(supervisor, page, loaded.config or Config(), output)
+                    await supervisor.run()
+                finally:
+                    await page.close()
+    finally:
+        output.close()
+
+
+async def _tell_where(supervisor: Supervisor, page: StatusPage, config: Config, output: Output) -> None:
+    """Print the addresses as one line of JSON."""
+    status = supervisor.status()
+    places = {"url": status.url, "metrics_url": status.metrics_url}
+    wanted = config.server.status_port
+    port = wanted if wanted is not None else config.server.port + 1
+    try:
+        places["status_url"] = f"http://127.0.0.1:{await page.listen(port)}/supervisor"
+    except (OSError, OverflowError) as error:
+        words = f"the status cannot be told on 127.0.0.1:{port}: {error}"
+        if wanted is not None:
+            raise CannotRun(words) from error
+        output.say(f"{words}; see [server] status_port")
+    print(json.dumps(places), flush=True)
+
+
+def _secrets(config: Config, environ: Mapping[str, str]) -> list[str]:
+    tables = [*config.prefill.worker.values(), *config.decode.worker.values()]
+    names = {config.server.api_key_env, config.server.admin_key_env}
+    names |= {table.api_key_env for table in tables if table.api_key_env is not None}
+    return [environ[name] for name in names if environ.get(name)]
+
+
+def _allow_many_connections() -> None:
+    """Each client needs two descriptors here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pdtop.supervisor", description="run the router that config.toml names"
+    )
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--grace", type=float, default=GRACE_S, help="seconds for streams to end at a stop")
+    parser.add_argument("further", nargs="*", metavar="-- FLAG", help="flags for smg or sglang-router")
+    args = parser.parse_args(argv)
+    return run(args.config, args.further, grace_s=args.grace)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
