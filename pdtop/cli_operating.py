@@ -67,7 +67,13 @@ class Operating:
             read_only=_read_only(common.write, self.watched),
             wait_s=wait_s,
         )
-        return Verb(self.operator, this_terminal(), how, name_of=lambda key: names.get(key, key))
+        return Verb(
+            self.operator,
+            this_terminal(),
+            how,
+            name_of=lambda key: names.get(key, key),
+            drift=self.snapshot.drift,
+        )
 
 
 def _read_only(flag: bool | None, found: Watched) -> Guard | None:

@@ -17,6 +17,7 @@ import pytest
 
 from pdtop import __version__
 from pdtop.cli import arguments
+from pdtop.cli_operations import VERBS
 from pdtop.cluster.export import schema
 from tests.cluster.story import page
 from tests.cluster.stub_server import Reply, Request, StubServer
@@ -269,7 +270,8 @@ async def test_version(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("snapshot",), ("watch",), ("info",), ("demo",), ("config",), ("config", "init")]
+    "words",
+    [(), ("snapshot",), ("watch",), ("info",), ("demo",), ("config",), ("config", "init"), ("drain",)],
 )
 async def test_help_of_every_verb(place: Path, words: tuple[str, ...]) -> None:
     done = await run(place, *words, "--help")
@@ -281,6 +283,22 @@ async def test_help_teaches_with_examples(place: Path) -> None:
     done = await run(place, "--help")
     for words in ("pdtop demo", "pdtop config.toml", "pdtop http://router:30000", "--prefill", "snapshot"):
         assert words in done.out
+
+
+def test_every_verb_that_changes_something_teaches_with_an_example() -> None:
+    for name, verb in VERBS.items():
+        assert f"pdtop {name} " in (verb.__doc__ or "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_never_taken_for_a_target(verb: str) -> None:
+    assert arguments([verb, "x"]) == [verb, "x"]
+
+
+async def test_the_log_of_a_cluster_where_nothing_was_changed_is_empty(place: Path) -> None:
+    (place / "config.toml").write_text("[decode]\nworkers = []\n")
+    done = await run(place, "log")
+    assert (done.code, done.out, done.err) == (0, "", "")
 
 
 async def test_config_from_nothing(place: Path) -> None:
@@ -300,7 +318,8 @@ async def test_the_printed_verbs_start_without_the_screen_library(stub: StubServ
     imported = {line.rpartition("|")[2].strip() for line in err.decode().splitlines()}
     assert process.returncode == 0
     assert "pdtop.cluster.monitor" in imported
-    for heavy in ("textual", "httpx", "aiohttp", "tomlkit", "rich.markdown", "watchfiles"):
+    changing = ("pdtop.operations.operator", "pdtop.operations.verbs")
+    for heavy in ("textual", "httpx", "aiohttp", "tomlkit", "rich.markdown", "watchfiles", *changing):
         assert heavy not in imported
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from queue import Empty, SimpleQueue
 
+from pdtop.cluster.model import Drift
 from pdtop.operations.gate import Gate
 from pdtop.operations.model import (
     Choice,
@@ -37,6 +38,8 @@ from pdtop.operations.terminal import Signals, Terminal, Told
 _LOOK_S = 1.0
 #: The gate says that a deadline has passed; if it does not, this much later it has passed all the same.
 _GRACE_S = 3.0
+#: Drift that tells that a drain or its end is not in force at a router.
+_MEMBERSHIP = ("drain", "not_in_router")
 
 
 class Code(IntEnum):
@@ -79,7 +82,7 @@ class How:
 
 
 class Verb:
-    """Carries one request out. ``name_of`` gives a worker's name for its key."""
+    """Carries one request out. ``name_of`` gives a worker's name for its key; ``drift`` is of now."""
 
     def __init__(
         self,
@@ -88,12 +91,14 @@ class Verb:
         how: How,
         *,
         name_of: Callable[[str], str] = str,
+        drift: Sequence[Drift] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gate = gate
         self._terminal = terminal
         self._how = how
         self._name_of = name_of
+        self._drift = drift
         self._clock = clock
         self._events: SimpleQueue[object] = SimpleQueue()
         self._signals = Signals(self._events)
@@ -151,9 +156,12 @@ class Verb:
         return (*how.typed, *missing)
 
     def _nothing_to_do(self, plan: Plan) -> int:
+        """The file says so already; that routers do is another question."""
         request = plan.request
+        behind = [one.text for one in self._drift if one.worker in plan.targets and one.kind in _MEMBERSHIP]
+        words = "; but ".join([plan.nothing_to_do, *behind])
         if isinstance(request, Drain) and self._how.wait_s is not None:
-            self._terminal.say(plan.nothing_to_do)
+            self._terminal.say(words)
             leave = self._gate.subscribe(self._events.put)
             self._events.put(self._gate.view())
             try:
@@ -161,7 +169,10 @@ class Verb:
                     return self._wait(request.workers, None)
             finally:
                 leave()
-        self._terminal.answer([f"nothing to do: {plan.nothing_to_do}"])
+        if behind:
+            self._terminal.answer([f"partly done: {words}", "next: pdtop apply brings the routers to it"])
+            return Code.PARTLY
+        self._terminal.answer([f"nothing to do: {words}"])
         return Code.REFUSED if isinstance(request, Undo) else Code.DONE
 
     def _carry_out(self, plan: Plan, typed: tuple[str, ...]) -> int:

@@ -11,7 +11,7 @@ from pdtop.config import commands
 from pdtop.config.changes import config_changes, same
 from pdtop.config.keys import join_key, split_key, value_at
 from pdtop.config.load import load, load_bytes
-from pdtop.config.schema import Config, node_key
+from pdtop.config.schema import Config, WorkerTable, node_key
 
 FILE = Path("config.toml")
 
@@ -128,3 +128,39 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert (server.api_key(), server.admin_key()) == (None, None)
     monkeypatch.setenv("PDTOP_API_KEY", "k")
     assert (server.api_key(), server.admin_key()) == ("k", "k")
+
+
+def test_a_file_from_what_a_router_lists_loads_as_it_stands() -> None:
+    workers = (
+        commands.FoundWorker("10.0.1.11:30001", "prefill", 8998),
+        commands.FoundWorker("https://10.0.2.21:30001", "decode", 8998, draining=True),
+        commands.FoundWorker("10.0.2.22:30001", "decode"),
+        commands.FoundWorker("10.0.3.1:30001\nevil", "unknown"),
+    )
+    found = commands.FoundAt(
+        "http://10.0.0.10:30000", "smg", workers, {"prefill": "cache_aware", "decode": "?"}
+    )
+    loaded = load_bytes(FILE, commands.init_text_from(found).encode())
+    assert loaded.problems == ()
+    config = loaded.config
+    assert config is not None
+    assert (config.server.url, config.server.engine) == ("http://10.0.0.10:30000", "smg")
+    assert (config.prefill.workers, config.decode.workers) == (
+        ("10.0.1.11:30001",),
+        ("https://10.0.2.21:30001", "10.0.2.22:30001"),
+    )
+    assert config.prefill.settings_of("10.0.1.11:30001").bootstrap_port == 8998
+    assert config.decode.settings_of("10.0.2.21:30001") == WorkerTable(drain=True)
+    assert "policy" not in config.decode.model_fields_set
+    assert "its role is not known, so it is in no pool: 10.0.3.1:30001?evil" in loaded.text
+
+
+@pytest.mark.parametrize(
+    ("engine", "written"), [("pdtop", "embedded"), ("vllm-router", None), ("unknown", None)]
+)
+def test_only_engines_that_the_file_knows_are_written(engine: str, written: str | None) -> None:
+    text = commands.init_text_from(commands.FoundAt("http://r:1", engine, (), {}))
+    loaded = load_bytes(FILE, text.encode())
+    assert loaded.config is not None
+    assert loaded.config.server.engine == written
+    assert not any(problem.severity == "error" for problem in loaded.problems)

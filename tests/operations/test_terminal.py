@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat
 
 import pytest
 from rich.console import Console
 
+from pdtop.cluster.model import Drift
 from pdtop.config.save import Conflict
 from pdtop.operations.model import (
     AddWorker,
@@ -64,6 +65,7 @@ def run(
     *,
     clock: Iterator[float] | None = None,
     rewrites: bool = False,
+    drift: Sequence[Drift] = (),
 ) -> Ran:
     """``answers`` None: there is nobody to ask."""
     out, err, given = io.StringIO(), io.StringIO(), iter(answers or ())
@@ -82,7 +84,12 @@ def run(
     )
     ticks = clock if clock is not None else repeat(0.0)
     verb = Verb(
-        gate, terminal, how, name_of=lambda key: "D2" if key == D2 else key, clock=lambda: next(ticks)
+        gate,
+        terminal,
+        how,
+        name_of=lambda key: "D2" if key == D2 else key,
+        drift=drift,
+        clock=lambda: next(ticks),
     )
     code = verb.run(request)
     return Ran(code, out.getvalue(), err.getvalue(), gate.calls)
@@ -183,6 +190,19 @@ def test_nothing_to_do_is_done_except_for_an_undo(
 ) -> None:
     done = run(ScriptedGate(drain_plan(nothing_to_do="it is so already")), How(yes=True), request_)
     assert (done.code, done.calls, done.out) == (code, [], "nothing to do: it is so already\n")
+
+
+def test_what_the_file_says_and_a_router_does_not_do_is_not_done() -> None:
+    drift = [
+        Drift(D2, "drain", "drain: config says drained, router R2 still has it", "R2"),
+        Drift(D2, "version", "engine says 0.4"),
+        Drift("10.0.2.23:30001", "drain", "another worker", "R2"),
+    ]
+    done = run(ScriptedGate(drain_plan(nothing_to_do="D2 is drained already")), How(yes=True), drift=drift)
+    assert done.code == 6
+    assert done.out.startswith(
+        "partly done: D2 is drained already; but drain: config says drained, router R2 still has it\n"
+    )
 
 
 # Outcomes.
