@@ -53,17 +53,20 @@ class ConfigFile:
         """Keep these bytes; the backup's name. Raises StateUnwritable."""
         return self._backups.keep(loaded.raw, loaded.digest)
 
-    def write(self, session: EditSession, *, overrule: bool) -> Written | NotWritten:
-        """Write what is staged. Raises StateUnwritable if no backup can be kept: then nothing is written."""
+    def write(self, session: EditSession, *, overrule: bool, ours: str = "") -> Written | NotWritten:
+        """Write what is staged. Raises StateUnwritable if no backup can be kept: then nothing is written.
+
+        ``ours``: digest of a content in which nobody else has changed anything since the session was begun.
+        """
         before = session.base
         on_conflict: Literal["ask", "mine"] = "mine" if overrule else "ask"
         result = session.save(on_conflict=on_conflict)
         for _ in range(3):  # each time somebody else was quicker
             if result.outcome is not Saved.ASKS:
                 break
-            if (result.other_changes or result.conflicts) and not overrule:
-                return NotWritten(result.reason, conflicts=result.conflicts, moved=True)
             before = self.read()
+            if (result.other_changes or result.conflicts) and not overrule and before.digest != ours:
+                return NotWritten(result.reason, conflicts=result.conflicts, moved=True)
             self.backup(before)
             result = session.confirm()
         match result.outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from pdtop.cluster.http import Dialler
@@ -79,6 +80,7 @@ class Controls:
             ask,
             detect.DIALECTS.get(engine, detect.UNKNOWN),
             target.name,
+            clock=asyncio.get_running_loop().time,
             api_key_env=config.server.api_key_env,
             admin_key_env=config.server.admin_key_env,
         )

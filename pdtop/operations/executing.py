@@ -15,6 +15,7 @@ from pdtop.operations.applying import Applied, Applier, Scope, changed_workers
 from pdtop.operations.audit import Attempt, AuditLog
 from pdtop.operations.config_file import ConfigFile, NotWritten, Written
 from pdtop.operations.edits import after_edits
+from pdtop.operations.known_file import KnownFile
 from pdtop.operations.model import (
     AddWorker,
     Apply,
@@ -56,7 +57,8 @@ class Job:
 
     ``before`` and ``after`` are the settings in force and those to bring the routers to, where the file is
     not written here; else ``before`` counts only if the file was broken. ``turn``: workers that nobody else
-    may change meanwhile. ``typed``: words by which the operator overruled guards.
+    may change meanwhile. ``typed``: words by which the operator overruled guards. ``others``: how often
+    somebody else had changed the file when the plan was made.
     """
 
     operation: Operation
@@ -65,6 +67,7 @@ class Job:
     base: Loaded | None = None  # the file that the plan was made on
     overrule: bool = False
     typed: frozenset[str] = frozenset()
+    others: int = 0
     undoes: str = ""
     scope: Scope = field(default_factory=Scope)
     turn: frozenset[str] = frozenset()
@@ -101,6 +104,7 @@ class Executor:
         self,
         applier: Applier,
         file: ConfigFile | None,
+        known: KnownFile,
         audit: AuditLog,
         tell: Callable[[Operation], None],
         wrote: Callable[[Written], None],
@@ -108,6 +112,7 @@ class Executor:
     ) -> None:
         self._applier = applier
         self._file = file
+        self._known = known
         self._audit = audit
         self._tell = tell
         self._wrote = wrote
@@ -146,7 +151,9 @@ class Executor:
         if job.writes:
             async with self._writing:
                 self._step(job, Phase.WRITING, "writing config.toml")
-                stopped = await asyncio.to_thread(self._begin_and_write, job)
+                stopped = await asyncio.to_thread(
+                    self._begin_and_write, job, self._known.all_ours(job.others)
+                )
                 if job.written is not None:
                     self._wrote(job.written)
             if stopped is not None:
@@ -212,7 +219,7 @@ class Executor:
             before, after = base.config or before, after_file.config
         return after is not None and self._applier.concerns_routers(before, after)
 
-    def _begin_and_write(self, job: Job) -> NotWritten | None:
+    def _begin_and_write(self, job: Job, ours: str) -> NotWritten | None:
         """In a thread: a log line, a backup, the file."""
         file = self._file
         if file is None:
@@ -225,7 +232,7 @@ class Executor:
         if job.raw is not None:
             written = file.restore(job.raw, job.base or base)
         elif job.session is not None:
-            written = file.write(job.session, overrule=job.overrule)
+            written = file.write(job.session, overrule=job.overrule, ours=ours)
         if isinstance(written, NotWritten):
             return written
         job.written = written

@@ -37,10 +37,14 @@ class Edited:
 
 
 class KnownFile:
-    """``loaded`` is the last good content that was noted. A file that is broken changes nothing."""
+    """``loaded`` is the last good content that was noted. A file that is broken changes nothing.
+
+    ``others`` counts the changes by somebody else.
+    """
 
     def __init__(self, loaded: Loaded | None) -> None:
         self.loaded = loaded if loaded is not None and loaded.config is not None else None
+        self.others = 0
 
     @property
     def config(self) -> Config | None:
@@ -49,14 +53,20 @@ class KnownFile:
     def wrote(self, before: Loaded, after: Loaded) -> Edited | None:
         """A write of ours over ``before``; what others had changed until then and nobody has told yet."""
         edited = self.found(before)
-        self.found(after)
+        if after.config is not None:
+            self.loaded = after
         return edited
+
+    def all_ours(self, others: int) -> str:
+        """The digest of the file if nobody else has changed it since ``others`` was so; else ""."""
+        return self.loaded.digest if self.loaded is not None and self.others == others else ""
 
     def found(self, loaded: Loaded) -> Edited | None:
         """The content of the file as it was found; what others have changed in it."""
         if loaded.config is None or (self.loaded is not None and self.loaded.digest == loaded.digest):
             return None
         edited, self.loaded = Edited(self.loaded, loaded, loaded.config), loaded
+        self.others += 1
         return edited
 
     def may_be_behind(self, in_force: Loaded | None) -> bool:

@@ -114,7 +114,9 @@ class Operator:
             lambda: parts.memory.memory.named,
             lambda router, worker: parts.asserting.readded(router, worker, parts.now()),
         )
-        self._executor = Executor(applier, self._file, audit, parts.showing.tell, self._we_wrote, clock)
+        self._executor = Executor(
+            applier, self._file, parts.known, audit, parts.showing.tell, self._we_wrote, clock
+        )
         self._planner = Planner(monitor, applier, self._controls, self._file, specs, audit, backups)
         self._prepared: dict[str, Prepared] = {}
         self._ids = itertools.count(1)
@@ -138,9 +140,10 @@ class Operator:
 
     def plan(self, request: Request) -> Plan:
         """What would happen; see :meth:`pdtop.operations.gate.Gate.plan`."""
+        others = self._parts.known.others
         prepared = self._planner.prepare(request, self._restart_plan())
         plan = replace(prepared.plan, id=str(next(self._ids)))
-        self._prepared[plan.id] = prepared
+        self._prepared[plan.id] = replace(prepared, others=others)
         for old in tuple(self._prepared)[:-_PLANS_KEPT]:
             self._prepared.pop(old, None)
         return replace(plan, guards=(*self._parts.permission.guards(), *plan.guards))
@@ -166,6 +169,7 @@ class Operator:
             base=prepared.base,
             overrule=overrule,
             typed=words,
+            others=prepared.others,
             undoes=prepared.undoes,
             before=self._parts.known.config if prepared.after is None else None,
             after=prepared.after,

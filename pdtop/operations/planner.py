@@ -44,7 +44,7 @@ _REQUESTS_KEPT = 16
 class Prepared:
     """A plan and what carrying it out needs. ``raw``: the bytes that undo restores over ``base``.
 
-    ``made_on``: the file as it was then.
+    ``others``: how often somebody else had changed the file before.
     """
 
     plan: Plan
@@ -54,7 +54,7 @@ class Prepared:
     undoes: str = ""
     after: Config | None = None  # where the file is not written: what routers are brought to
     scope: Scope = field(default_factory=Scope)
-    made_on: Loaded | None = None
+    others: int = 0
 
 
 class Planner:
@@ -130,7 +130,7 @@ class Planner:
         plan = self._pure(request, session.base)
         plan = replace(plan, other_changes=self._others(request, session.base))
         if not plan.edits:
-            return Prepared(plan, made_on=session.base)
+            return Prepared(plan)
         staged = session.stage(plan.edits)
         guards = list(plan.guards)
         if staged.outcome is Saved.REFUSED and not any(guard.blocks for guard in guards):
@@ -142,7 +142,7 @@ class Planner:
             )
         plan = replace(plan, guards=tuple(guards), diff=staged.diff)
         scope = Scope(_touched_by(session.base, after_edits(session.base, plan.edits), plan.targets))
-        return Prepared(plan, session, base=session.base, scope=scope, made_on=session.base)
+        return Prepared(plan, session, base=session.base, scope=scope)
 
     def _others(self, request: Request, base: Loaded) -> tuple[Change, ...]:
         """What somebody else changed since the same was asked for before."""
@@ -200,7 +200,7 @@ class Planner:
                 refusal = Guard("changed_since", staged.reason, "edit config.toml by hand")
                 plan = replace(plan, guards=(*plan.guards, refusal))
         scope = Scope(_touched_by(base, after, plan.targets))
-        return Prepared(plan, session, undone.raw, base, entry.id, scope=scope, made_on=base)
+        return Prepared(plan, session, undone.raw, base, entry.id, scope=scope)
 
     def _apply(self, request: Apply) -> Prepared:
         loaded = self._file.read() if self._file is not None else None
@@ -244,7 +244,6 @@ class Planner:
             ),
             after=loaded.config,
             scope=scope,
-            made_on=loaded,
         )
 
     def _restart(self, request: Restart, restart: RestartPlan | None) -> Plan:

@@ -131,8 +131,10 @@ class StubRouter:
     name: str = ""
     down: bool = False
     hangs_on: str = ""
+    slow_s: float = 0.0  # before a change is taken
     refuses: int | None = None
     closed: int | None = None
+    says: str = "not with this key"
 
     @property
     def urls(self) -> set[str]:
@@ -146,9 +148,13 @@ class StubRouter:
             return Reply(hang=True)
         status = self.closed or (self.refuses if request.method != "GET" else None)
         if status is not None:
-            return Reply(status, {"content-type": "application/json"}, b'{"error": "not with this key"}')
+            return Reply(
+                status, {"content-type": "application/json"}, json.dumps({"error": self.says}).encode()
+            )
         if not request.route.startswith("/workers"):
             return Reply(200 if request.route in ("/health", "/readiness", "/liveness") else 404)
+        if request.method != "GET":
+            await asyncio.sleep(self.slow_s)
         found = await self.model.ask(request.method, request.route, request.body or None)
         return Reply(found.status or 500, {"content-type": "application/json"}, found.body)
 
@@ -236,6 +242,10 @@ class Console:
     @property
     def log(self) -> tuple[LogEntry, ...]:
         return self.operator.log()
+
+    @property
+    def unusable(self) -> set[str]:
+        return {worker.key for worker in self.monitor.latest().workers if worker.usable is False}
 
     async def plan(self, request: Request) -> Plan:
         return await asyncio.to_thread(self.operator.plan, request)
