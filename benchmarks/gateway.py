@@ -308,7 +308,7 @@ def router(
         process.wait()
 
 
-async def ready(port: int) -> None:
+async def ready(port: int, workers: bytes = b"4") -> None:
     deadline = time.perf_counter() + 30
     while time.perf_counter() < deadline:
         try:
@@ -316,7 +316,7 @@ async def ready(port: int) -> None:
             writer.write(b"GET /readiness HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             answer = await reader.read()
             writer.close()
-            if answer.startswith(b"HTTP/1.1 200") and b"4" in answer.rpartition(b"total_workers")[2]:
+            if answer.startswith(b"HTTP/1.1 200") and workers in answer.rpartition(b"total_workers")[2]:
                 return
         except OSError:
             pass
