@@ -33,7 +33,7 @@ class Attendant:
 
     def take(self, snapshot: Snapshot) -> None:
         parts, now = self._parts, self._parts.now()
-        parts.drains.follow(parts.known.config, now)
+        parts.drains.follow(parts.known.config, now, but=self._carrier.queue.under_way)
         parts.drains.feed(snapshot, now)
         parts.returns.feed(snapshot)
         self._advance_drains(now)

@@ -28,7 +28,12 @@ class Queue:
         self._locks: dict[str, asyncio.Lock] = {}
 
     def busy(self, keys: Iterable[str]) -> bool:
-        return any(lock.locked() for key in keys if (lock := self._locks.get(key)) is not None)
+        return not self.under_way.isdisjoint(keys)
+
+    @property
+    def under_way(self) -> frozenset[str]:
+        """The workers of all operations that have their turn."""
+        return frozenset(key for key, lock in self._locks.items() if lock.locked())
 
     @contextlib.asynccontextmanager
     async def turn(self, keys: Iterable[str]) -> AsyncIterator[None]:

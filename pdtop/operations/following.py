@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from pdtop.cluster.desired import desired
 from pdtop.cluster.model import Snapshot
@@ -46,15 +46,18 @@ class Drains:
             if (watch := self._watches.get(key)) is not None and watch.since < entry.at:
                 watch.since, watch.by = entry.at, _who(entry)
 
-    def follow(self, config: Config | None, now: float) -> None:
-        """Watch what the file says is drained now; what it no longer says is let go."""
+    def follow(self, config: Config | None, now: float, *, but: Container[str] = ()) -> None:
+        """Watch what the file says is drained now; what it no longer says is let go.
+
+        ``but``: workers of which the watch does not begin yet, as new work has not been stopped.
+        """
         wanted = desired(config) if config is not None else {}
         drained = {key: one for key, one in wanted.items() if one.table.drain}
         self._over &= drained.keys()
         for key in self._watches.keys() - drained.keys():
             del self._watches[key]
         for key, one in drained.items():
-            if key not in self._watches:
+            if key not in self._watches and key not in but:
                 entry = self._past.get(key)
                 self._watches[key] = DrainWatch(
                     key,
