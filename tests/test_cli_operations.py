@@ -162,7 +162,7 @@ async def test_the_last_worker_of_a_pool_needs_its_name(cluster: Cluster) -> Non
 async def test_a_stream_is_waited_for_and_never_cut(cluster: Cluster) -> None:
     worker = cluster.address(2)
     async with streams(cluster, 2):
-        late = await cluster.run("drain", worker, "--wait", "--timeout", "1s", "--yes")
+        late = await cluster.run("drain", worker, "--wait", "--timeout", "4s", "--yes")
         assert late.code == 3
         assert f"not drained in time: {worker}: 1 left" in late.out
 

@@ -36,8 +36,10 @@ from pdtop.operations.terminal import Signals, Terminal, Told
 
 #: So often the clock is looked at while nothing is heard.
 _LOOK_S = 1.0
-#: The gate says that a deadline has passed; if it does not, this much later it has passed all the same.
+#: The gate says that a deadline has passed, or has its log say that a worker is drained; if it does not, this
+#: much later it is so all the same.
 _GRACE_S = 3.0
+_WAITING = (Phase.DRAINING, Phase.DEADLINE)
 #: Drift that tells that a drain or its end is not in force at a router.
 _MEMBERSHIP = ("drain", "not_in_router")
 
@@ -212,7 +214,7 @@ class Verb:
             operation = _operation(event, begun.id)
             if operation is None:
                 continue
-            if operation.ended or operation.phase in (Phase.DRAINING, Phase.DEADLINE):
+            if operation.ended or operation.phase in _WAITING:
                 return operation
             if operation.phase is not phase and operation.words:
                 phase = operation.phase
@@ -236,6 +238,7 @@ class Verb:
         seen: set[str] = set()
         shown: object = None
         progress: list[DrainProgress] = []
+        drained_at: float | None = None
         while True:
             event = self._next()
             if isinstance(event, Told):
@@ -249,14 +252,18 @@ class Verb:
                 if gone or (operation is not None and operation.outcome is Outcome.CANCELLED):
                     return self._brought_back(gone or list(workers))
                 seen |= {one.worker for one in progress}
-                if len(progress) == len(workers) and all(one.safe_to_stop for one in progress):
-                    return self._drained(workers, operation)
+                drained = len(progress) == len(workers) and all(one.safe_to_stop for one in progress)
+                if drained and not _logs_it(event, workers):
+                    return self._drained(workers)
+                drained_at = (drained_at or self._clock()) if drained else None
                 essences = [essence(one) for one in progress]
                 if progress:
                     words = " · ".join(drain_words(one, self._name_of(one.worker)) for one in progress)
                     self._terminal.progress(words, worth_a_line=essences != shown)
                 shown = essences
                 self._assert_where_needed(progress)
+            if drained_at is not None and self._clock() >= drained_at + _GRACE_S:
+                return self._drained(workers)
             asks = operation is not None and operation.phase is Phase.DEADLINE
             if asks or self._clock() >= deadline + (_GRACE_S if operation is not None else 0.0):
                 code = self._deadline(workers, operation, progress)
@@ -280,7 +287,7 @@ class Verb:
             else:
                 self._gate.disarm()
 
-    def _drained(self, workers: Sequence[str], operation: Operation | None) -> Code:
+    def _drained(self, workers: Sequence[str]) -> Code:
         names = self._names(workers)
         self._terminal.answer([f"drained: {names} safe to stop", f"next: {_undrain(workers)}"])
         return Code.DONE
@@ -370,6 +377,14 @@ def _operation(event: object, operation_id: str) -> Operation | None:
     if not isinstance(event, View):
         return None
     return next((one for one in event.operations if one.id == operation_id), None)
+
+
+def _logs_it(view: View, workers: Sequence[str]) -> bool:
+    """Whether the gate still waits for a drain of these: what has ended is in its log before it is told."""
+    return any(
+        isinstance(one.plan.request, Drain) and one.phase in _WAITING and set(one.plan.targets) & set(workers)
+        for one in view.operations
+    )
 
 
 def _watch_it(workers: Sequence[str]) -> str:

@@ -123,7 +123,7 @@ def draining(
     return View(operations=(operation(phase),), drains=(progress,))
 
 
-DRAINED = draining(0, DrainState.DRAINED)
+DRAINED = replace(draining(0, DrainState.DRAINED), operations=(operation(Phase.ENDED, outcome=Outcome.DONE),))
 
 
 def no_new_work(*routers: RouterOutcome, words: str = "") -> View:

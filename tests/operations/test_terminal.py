@@ -293,6 +293,11 @@ def test_wait_ends_with_0_only_when_it_is_drained() -> None:
     assert [line for line in done.err.splitlines() if "left" in line] == ["D2: 3 left", "D2: 1 left"]
 
 
+def test_a_log_that_cannot_be_written_holds_nobody_up_for_long() -> None:
+    gate = ScriptedGate(drain_plan(), [no_new_work(DONE), draining(0, DrainState.DRAINED)])
+    assert run(gate, clock=map(float, count())).code == 0
+
+
 def test_while_a_router_still_sends_the_gate_is_armed_to_tell_it_again() -> None:
     back = draining(3, DrainState.PARTLY_DRAINED, still_on=("R2",), note="back at router R2")
     gate = ScriptedGate(drain_plan(), [no_new_work(DONE), draining(3), back, draining(2), DRAINED])
