@@ -77,11 +77,12 @@ class Cluster:
         new.rename(self.config)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
+        """The answer, from JSON or as text."""
         data = None if body is None else json.dumps(body).encode()
         call = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, method=method)
         with urllib.request.urlopen(call, timeout=10) as answer:  # noqa: S310
-            body = answer.read()
-        return json.loads(body) if body.startswith(b"{") else body.decode()
+            said: bytes = answer.read()
+        return json.loads(said) if said.startswith(b"{") else said.decode()
 
     def listed(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("GET", "/workers")["workers"]
@@ -177,7 +178,8 @@ async def main_load(cluster: Cluster, streams: int, reloads: int) -> None:
     await asyncio.sleep(1.5)
     ended = sum(load.counts.values())
     left = {w["url"]: w["load"] for w in cluster.listed() if w["load"]}
-    taken = re.findall(r'smg_config_reload_total{outcome="(\w+)"} (\d+)', cluster.ask("GET", "/metrics"))
+    page: str = cluster.ask("GET", "/metrics")
+    taken = re.findall(r'smg_config_reload_total{outcome="(\w+)"} (\d+)', page)
     print(f"sent {load.sent}, ended {ended}, left in flight {left}, reloads {dict(taken)}")
     if load.sent != ended or left:
         raise SystemExit("a request was lost, or a counter is stuck")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import socket
@@ -64,6 +65,7 @@ async def serve(
             base = await listen(gateway.metrics_app, second, metrics_port or 0)
             places["metrics_url"] = f"{base}/metrics"
         print(json.dumps(places), flush=True)
+        gc.freeze()  # what stays for ever is not looked through again and again
         await run_until_told()
         if not follows_parent():
             for site in tuple(runners[0].sites):

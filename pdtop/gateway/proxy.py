@@ -162,7 +162,6 @@ class Proxy:
                 self._metrics.request_errors.labels(*call.labels, "no_available_workers").inc()
                 return error(f"{nobody}; {reason}" if reason else str(nobody), 503, "no_available_workers")
             try:
-                self._count(dispatch, call.model)
                 return await self._attempt(call, dispatch)
             except LegFailed as failure:
                 call.tried.add(failure.backend)
@@ -189,6 +188,8 @@ class Proxy:
         prefill = asyncio.create_task(self._prefill_leg(call, payload, dispatch.prefill))
         decode = asyncio.create_task(self._open(call, payload, dispatch.decode))
         try:
+            await asyncio.sleep(0)  # both legs are on their way before anything is counted
+            self._count(dispatch, call.model)
             await asyncio.wait({prefill, decode}, return_when=asyncio.FIRST_COMPLETED)
             if prefill.done():
                 prefill.result()
@@ -286,16 +287,18 @@ class Proxy:
     async def _stream(self, call: Call, dispatch: Dispatch, answer: Answer) -> web.StreamResponse:
         leg, content = dispatch.decode, answer.response.content
         first_at = last_at = monotonic()
-        self._metrics.ttft.labels("pd", call.model, "sglang").observe(first_at - dispatch.prefill.began)
-        self._metrics.duration.labels(*call.labels).observe(first_at - dispatch.prefill.began)
         headers = self._headers(dispatch, answer)
         call.out = out = web.StreamResponse(status=answer.response.status, headers=headers)
         await out.prepare(call.request)
         part, tail, events, leg.streaming = answer.first, b"", 0, True
         try:
             async with asyncio.timeout(None) as leg.limit:
+                await out.write(part)
+                self._metrics.ttft.labels("pd", call.model, "sglang").observe(
+                    first_at - dispatch.prefill.began
+                )
+                self._metrics.duration.labels(*call.labels).observe(first_at - dispatch.prefill.began)
                 while part:
-                    await out.write(part)
                     seen = part.count(b"data:")
                     events += seen
                     leg.progress(seen)
@@ -304,6 +307,7 @@ class Proxy:
                         leg.limit.reschedule(asyncio.get_running_loop().time() + SILENCE_S)
                     last_at = monotonic()
                     part = await _next(content)
+                    await out.write(part)
         except (_Cut, TimeoutError) as failure:
             self._metrics.request_errors.labels(*call.labels, "stream_broken").inc()
             return await _broken(out, self._failed(leg, failure.__cause__ or failure).reason)
