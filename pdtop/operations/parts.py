@@ -49,7 +49,7 @@ class Tasks:
         try:
             self._monitor.submit(work)
         except RuntimeError:
-            log.warning("the engine has ended")
+            log.info("the engine has ended")
             return False
         return True
 
