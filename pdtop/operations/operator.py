@@ -231,6 +231,7 @@ class Operator:
         problem = self._parts.permission.arm(by)
         if not problem:
             self._parts.memory.refresh(self._parts.known.config)
+            self._parts.tasks.submit(self._parts.memory.save())
         return problem
 
     def _refusal(self, prepared: Prepared | None, typed: frozenset[str]) -> Guard | None:

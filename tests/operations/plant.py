@@ -35,7 +35,7 @@ ARMED = Arming(False, "--write")
 EPOCH = 1_700_000_000.0
 #: Virtual seconds; a failure ends so.
 PATIENCE_S = 120.0
-_LOOK_S = 0.05
+_LOOK_S = 0.25
 _QUEUES = {
     "prefill": ("num_queue_reqs", "num_prefill_prealloc_queue_reqs", "num_prefill_inflight_queue_reqs"),
     "decode": ("num_queue_reqs", "num_decode_prealloc_queue_reqs", "num_decode_transfer_queue_reqs"),
@@ -310,17 +310,25 @@ def config_text(routers: Sequence[StubServer], workers: Sequence[StubWorker], en
 
 @asynccontextmanager
 async def plant(
-    folder: Path, *, engine: str = "sglang-router", routers: int = 1, decode: int = 3, more: str = ""
+    folder: Path,
+    *,
+    engine: str = "sglang-router",
+    routers: int = 1,
+    decode: int = 3,
+    more: str = "",
+    real: bool = False,
 ) -> AsyncIterator[Plant]:
     """Two prefill and ``decode`` decode workers behind ``routers`` routers, all in config.toml.
 
-    ``more`` stands at the end of the file, in ``[console]`` at first.
+    ``more`` stands at the end of the file, in ``[console]`` at first. ``real``: in real time, with file
+    events.
     """
     async with AsyncExitStack() as stack:
         _loop.append(asyncio.get_running_loop())
         stack.callback(_loop.pop)
         stack.enter_context(patch.object(monitor_module, "time", _Clock))
-        stack.enter_context(patch.object(watch_module, "folder_events", _no_events))
+        if not real:
+            stack.enter_context(patch.object(watch_module, "folder_events", _no_events))
         workers = [
             StubWorker("prefill"),
             StubWorker("prefill"),

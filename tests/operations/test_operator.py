@@ -90,7 +90,7 @@ async def test_read_only_is_said_in_the_plan_and_refuses_whatever_asks(tmp_path:
     async with plant(tmp_path) as cluster, cluster.console(READ_ONLY) as console:
         worker, before = cluster.decode[0].key, cluster.text
         assert console.view.read_only
-        assert console.monitor.take().read_only
+        assert (await asyncio.to_thread(console.monitor.take)).read_only
         plan = await console.plan(Drain((worker,)))
         assert [guard.kind for guard in plan.guards][:1] == ["read_only"]
         refused = console.operator.start(plan)
