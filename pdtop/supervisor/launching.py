@@ -43,6 +43,10 @@ _OWN_FLAGS: Mapping[str, str] = {
 }
 
 
+_OTHER_ENGINE = ("server.engine", "server.engine_python")
+_ADDRESSES = ("server.host", "server.port")  # held by pdtop, which moves them without a restart
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where one run of the engine listens, for the hand-over alone."""
@@ -186,14 +190,19 @@ def warnings(config: Config, environ: Mapping[str, str], further: Sequence[str])
     return tuple(found)
 
 
-def changed_words(before: Config, after: Config, engine: Engine) -> tuple[str, ...]:
-    """The changes that make a restart necessary."""
-    return tuple(
+def restart_reasons(launched: Launch, started_with: Config, made: Launch, config: Config) -> tuple[str, ...]:
+    """Why a run has to be replaced, in words; empty: it need not be, or a flag without effect differs."""
+    if launched.same_run(made):
+        return ()
+    words = [
         change.text
-        for change in config_changes(before, after)
-        if change.key in ("server.engine", "server.engine_python")
-        or effect(engine.name, split_key(change.key)).kind == "restart"
-    )
+        for change in config_changes(started_with, config)
+        if change.key in _OTHER_ENGINE
+        or (
+            change.key not in _ADDRESSES and effect(made.engine.name, split_key(change.key)).kind == "restart"
+        )
+    ]
+    return (*words, "another key") if launched.keys != made.keys else tuple(words)
 
 
 def key_of_its_own(config: Config, entry: Desired, environ: Mapping[str, str]) -> str | None:

@@ -17,6 +17,7 @@ from pdtop.cluster.words import clean
 from pdtop.config.masking import MASK, Masker
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
+_TROUBLE = re.compile(r"error|panic", re.IGNORECASE)
 _LINE = 4000
 _WAITING = 10_000
 _TAIL = 20
@@ -99,6 +100,9 @@ class Tail:
 
     @property
     def last(self) -> str:
-        """The line that most likely says why it ended."""
-        told = [line for line in self._lines if "error" in line.lower()]
-        return (told or self._lines or [""])[-1]
+        return self._lines[-1] if self._lines else ""
+
+    @property
+    def error(self) -> str:
+        """The last line that says why it ended; "" if none does."""
+        return next((line for line in reversed(self._lines) if _TROUBLE.search(line)), "")

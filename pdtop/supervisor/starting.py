@@ -153,8 +153,8 @@ class Starter:
 
     def _still_there(self, run: Run) -> None:
         if run.process.ended.is_set():
-            last = f": {run.tail.last}" if run.tail.last else ""
-            raise NotUp(f"{run.process.how}{last}")
+            said = run.tail.error or run.tail.last
+            raise NotUp(f"{run.process.how}: {said}" if said else run.process.how)
 
     def _without_keys(self, config: Config) -> dict[str, str]:
         tables = [*config.prefill.worker.values(), *config.decode.worker.values()]

@@ -27,10 +27,10 @@ from pdtop.supervisor.handover import HandOver, listening_error
 from pdtop.supervisor.keeping import Usable
 from pdtop.supervisor.launching import (
     Launch,
-    changed_words,
     launch,
     not_honoured,
     refusal,
+    restart_reasons,
     warnings,
 )
 from pdtop.supervisor.output import Output
@@ -144,7 +144,7 @@ class Supervisor:
 
     def status(self) -> Status:
         run, last = self._run, self._last_restart
-        host, port = _addresses(self._config)[0]
+        (host, port), (_, metrics_port) = _addresses(self._config)
         waiting = self._next_try - self._clock()
         return Status(
             version=__version__,
@@ -153,8 +153,8 @@ class Supervisor:
             pid=run.process.pid if run is not None else None,
             since=iso(run.since) if run is not None else None,
             command=run.launch.shown(run.flags) if run is not None else (),
-            url=f"http://{host}:{self.main.port or port}",
-            metrics_url=f"http://{host}:{self.metrics.port}/metrics",
+            url=_url(host, self.main.port or port),
+            metrics_url=_url(host, self.metrics.port or metrics_port) + "/metrics",
             restarts=self._restarts,
             hand_overs=self._hand_overs,
             last_restart=iso(last[0]) if last is not None else None,
@@ -244,13 +244,11 @@ class Supervisor:
 
     def _pending(self) -> tuple[str, ...]:
         words = (self._refused,) if self._refused else ()
-        run = self._run
-        if run is None or run.launch.same_run(self._made):
-            return words
-        return (*words, *self._reasons(run))
+        return (*words, *self._reasons(self._run)) if self._run is not None else words
 
     def _reasons(self, run: Run) -> tuple[str, ...]:
-        return changed_words(run.config, self._config, run.launch.engine) or ("a key has changed",)
+        """Why this run has to be replaced; empty: it has not."""
+        return restart_reasons(run.launch, run.config, self._made, self._config)
 
     # The engine --------------------------------------------------------------------------------------
 
@@ -261,7 +259,7 @@ class Supervisor:
                 await self._bring_up()
             elif run.process.ended.is_set():
                 self._crashed(run)
-            elif not run.launch.same_run(self._made) and self._clock() >= self._next_replacement:
+            elif self._reasons(run) and self._clock() >= self._next_replacement:
                 await self._replace(run)
             else:
                 await self._until_something(run)
@@ -271,7 +269,7 @@ class Supervisor:
         waits: list[asyncio.Future[object]] = [
             loop.create_task(event.wait()) for event in (run.process.ended, self._stirred)
         ]
-        if not run.launch.same_run(self._made):
+        if self._reasons(run):
             left = max(0.0, self._next_replacement - self._clock())
             waits.append(asyncio.ensure_future(self._sleep(left)))
         try:
@@ -315,8 +313,7 @@ class Supervisor:
         wait = self._again.failed(self._clock() - run.began)
         self._next_try = self._clock() + wait
         self._restarts += 1
-        last = f": {run.tail.last}" if run.tail.last else ""
-        reason = f"{run.process.how}{last}"
+        reason = f"{run.process.how}: {run.tail.error}" if run.tail.error else run.process.how
         self._last_restart = self._wall(), reason
         self._output.say(
             f"{run.launch.engine.name} (pid {run.process.pid}) is gone: {reason}; "
@@ -418,6 +415,10 @@ def _addresses(config: Config) -> tuple[tuple[str, int], tuple[str, int]]:
         with suppress(ValueError):
             port = urlsplit(server.metrics_url).port or METRICS_PORT
     return (server.host, server.port), (server.host, port)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def first_engine(loaded: Loaded) -> Engine | None:
