@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,18 +17,22 @@ from pathlib import Path
 from typing import Any, ParamSpec
 from unittest.mock import patch
 
+from aiohttp import web
+
 from pdtop.cluster import monitor as monitor_module
 from pdtop.cluster.launch import watch_file
 from pdtop.cluster.monitor import Monitor
 from pdtop.config import watch as watch_module
 from pdtop.config.load import load
+from pdtop.config.watch import ConfigWatch
+from pdtop.gateway.app import Gateway
 from pdtop.operations.arming import Arming
 from pdtop.operations.model import DrainProgress, LogEntry, Operation, Outcome, Phase, Plan, Request, View
 from pdtop.operations.operator import Operator
 from tests.cluster.story import page
 from tests.cluster.stub_server import Reply, StubServer
 from tests.cluster.stub_server import Request as Asked
-from tests.cluster.virtual_time import run
+from tests.cluster.virtual_time import VirtualLoop, run
 from tests.routers.model_router import ModelRouter
 
 P = ParamSpec("P")
@@ -77,7 +82,7 @@ class LoopMonitor(Monitor):
         self._running = asyncio.get_running_loop().create_task(self._supervise())
         while not self._first_round.is_set():  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(_LOOK_S)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0 if isinstance(self._loop, VirtualLoop) else 0.0)
 
     async def end(self) -> None:
         self._stopping = True
@@ -113,7 +118,7 @@ class StubWorker:
                 values |= {"num_running_reqs": self.running, "num_queue_reqs": self.waiting}
                 values |= {"token_usage": 0.1, "max_total_num_tokens": 1000}
                 return Reply(200, {"content-type": "text/plain"}, page(**values).encode())
-            case "/ready":
+            case "/ready" | "/health":
                 return Reply()
             case "/server_info":
                 info = {"version": self.version, "model_path": "m", "disaggregation_mode": self.role}
@@ -351,6 +356,31 @@ async def plant(
         (folder / "config.toml").write_text(config_text([s.server for s in stubs], workers, engine, more))
         assert load(folder / "config.toml").ok, load(folder / "config.toml").problems
         yield Plant(folder, workers, stubs)
+
+
+@asynccontextmanager
+async def embedded(cluster: Plant, *, follows: bool = True) -> AsyncIterator[Gateway]:
+    """pdtop's own router in front of the cluster, in the place of the first one; it reads the file itself."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        old = cluster.routers[0]
+        text = cluster.text.replace(f"http://{old.name}", url).replace(old.model.engine, "embedded")
+        cluster.path.write_text(text)
+        loaded = load(cluster.path)
+        assert loaded.config is not None, loaded.problems
+        watch = ConfigWatch(loaded, clock=loop.time, file_events=_no_events)
+        gateway = Gateway(loaded.config, seed=1, exposed=False, watch=watch if follows else None)
+        runner = web.AppRunner(gateway.app, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await gateway.start()
+            await web.SockSite(runner, sock).start()
+            yield gateway
+        finally:
+            await runner.cleanup()
+            await gateway.stop()
 
 
 def done(operation: Operation) -> bool:
