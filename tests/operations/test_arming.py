@@ -6,35 +6,42 @@ from pathlib import Path
 
 import pytest
 
+from pdtop.config.load import Loaded, load_bytes
 from pdtop.operations.arming import Arming, arming_of, arming_of_verb
-from tests.operations.scenes import CONFIG, loaded
 
-SAYS = {True: "[console]\nread_only = true\n", False: "[console]\nread_only = false\n", None: ""}
+WRITABLE, READ_ONLY, SILENT = "[console]\nread_only = false\n", "[console]\nread_only = true\n", "[slo]\n"
+
+
+def cluster(text: str) -> Loaded:
+    return load_bytes(Path("prod.toml"), text.encode())
 
 
 @pytest.mark.parametrize(
-    ("flag", "cluster", "own", "read_only", "by"),
+    ("flag", "file", "user", "expected"),
     [
-        (True, True, True, False, "--write"),
-        (False, False, False, True, "--read-only"),
-        (None, False, True, False, "config.toml"),
-        (None, True, False, True, "config.toml"),
-        (None, None, False, False, "own.toml"),
-        (None, None, True, True, "own.toml"),
-        (None, None, None, True, ""),
+        (True, READ_ONLY, READ_ONLY, Arming(False, "--write")),
+        (False, WRITABLE, WRITABLE, Arming(True, "--read-only")),
+        (None, WRITABLE, READ_ONLY, Arming(False, "prod.toml")),
+        (None, READ_ONLY, WRITABLE, Arming(True, "prod.toml")),
+        (None, SILENT, WRITABLE, Arming(False, "config.toml")),
+        (None, SILENT, READ_ONLY, Arming(True, "config.toml")),
+        (None, SILENT, SILENT, Arming(True)),
+        (None, None, WRITABLE, Arming(False, "config.toml")),
+        (None, None, None, Arming(True)),
+        (None, "[console]\nread_only = 1\n", WRITABLE, Arming(False, "config.toml")),
+        (None, "[console]\nread_only = false\n[x", None, Arming(True)),
     ],
 )
-def test_the_first_that_says_something_decides(
-    tmp_path: Path, flag: bool | None, cluster: bool | None, own: bool | None, read_only: bool, by: str
+def test_the_first_that_says_something(
+    tmp_path: Path, flag: bool | None, file: str | None, user: str | None, expected: Arming
 ) -> None:
-    user = tmp_path / "own.toml"
-    user.write_text(SAYS[own])
-    file = loaded(CONFIG + SAYS[cluster])
-    assert arming_of(flag, file, user) == Arming(read_only, by)
-    expected = Arming(read_only, by) if by else Arming(False, "command line")
-    assert arming_of_verb(flag, file, user) == expected
+    path = tmp_path / "config.toml"
+    if user is not None:
+        path.write_text(user)
+    assert arming_of(flag, cluster(file) if file is not None else None, path) == expected
 
 
-def test_without_any_file_a_verb_may_change_and_a_console_may_not(tmp_path: Path) -> None:
-    assert arming_of(None, None, tmp_path / "none.toml").read_only
-    assert not arming_of_verb(None, None, None).read_only
+def test_a_verb_is_a_deliberate_act_that_a_file_may_forbid() -> None:
+    assert arming_of_verb(None, cluster(SILENT), None) == Arming(False, "command line")
+    assert arming_of_verb(None, cluster(READ_ONLY), None) == Arming(True, "prod.toml")
+    assert arming_of_verb(False, cluster(WRITABLE), None) == Arming(True, "--read-only")
