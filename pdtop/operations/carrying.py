@@ -108,7 +108,7 @@ class Carrier:
         for one in job.applied.routers:
             if one.outcome is Outcome.TIMED_OUT:
                 words = f"{one.router} answers again: {job.operation.plan.title}"
-                parts.asserting.owe(one.router, job.scope.workers, words)
+                parts.asserting.owe(one.router, job.scope.workers or None, words)
         before, after = job.configs
         if after is None:
             return

@@ -368,6 +368,8 @@ def _sum_up(job: Job) -> tuple[Outcome, str, str]:
         )
     if outcome is Outcome.DONE and not routers:
         words = "written; no router is watched"
+    if outcome is Outcome.REFUSED and job.written is not None:
+        outcome = Outcome.FAILED  # refused means that nothing was changed
     return outcome, words or "done", next_step
 
 

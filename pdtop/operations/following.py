@@ -25,6 +25,7 @@ class Drains:
         self._watches: dict[str, DrainWatch] = {}
         self._past: dict[str, LogEntry] = {}
         self._over: set[str] = set()
+        self._recalled = False
 
     def recall(self, entries: Iterable[LogEntry]) -> None:
         """Learn from the log, newest first, who drained what and when, and what was waited for to its end."""
@@ -41,7 +42,9 @@ class Drains:
                 elif entry.operation in ("undrain", "remove") and entry.change is not None:
                     past[key] = None
         self._past = {key: entry for key, entry in past.items() if entry is not None}
-        self._over |= over & self._past.keys()
+        if not self._recalled:  # later it is known better here
+            self._over |= over
+            self._recalled = True
         for key, entry in self._past.items():
             if (watch := self._watches.get(key)) is not None and watch.since < entry.at:
                 watch.since, watch.by = entry.at, _who(entry)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pdtop.config.changes import Change
+from pdtop.config.load import load_bytes
 from pdtop.operations.applying import Applied, Applier
+from pdtop.operations.config_file import Written
 from pdtop.operations.executing import Job, _sum_up
 from pdtop.operations.model import (
     Drain,
@@ -101,6 +103,10 @@ def at(router: str, outcome: Outcome, words: str = "", fix: str = "", *calls: Ca
             Applied((at("r", Outcome.TIMED_OUT, "no answer"), at("s", Outcome.FAILED, "broken", "mend it"))),
             (Outcome.FAILED, "r: no answer; s: broken", "mend it"),
         ),
+        (
+            Applied((at("r", Outcome.REFUSED, "403", "a key"), at("s", Outcome.TIMED_OUT, "no answer"))),
+            (Outcome.REFUSED, "r: 403; s: no answer", "a key"),
+        ),
         (Applied((at("r", Outcome.DONE), at("s", Outcome.DONE))), (Outcome.DONE, "done at 2 routers", "")),
         (
             Applied((at("r", Outcome.DONE, "nothing to do there"),), untold=(UNTOLD,)),
@@ -135,3 +141,11 @@ def at(router: str, outcome: Outcome, words: str = "", fix: str = "", *calls: Ca
 def test_all_that_came_of_it_as_one(applied: Applied, expected: tuple[Outcome, str, str]) -> None:
     plan = Plan(Drain(("a:1",)), "Drain", "prod")
     assert _sum_up(Job(Operation("1", plan, Phase.APPLYING), applied=applied)) == expected
+
+
+def test_refused_means_that_nothing_was_changed(tmp_path: Path) -> None:
+    plan = Plan(Drain(("a:1",)), "Drain", "prod")
+    loaded = load_bytes(tmp_path / "config.toml", b"")
+    applied = Applied((at("r", Outcome.REFUSED, "403"), at("s", Outcome.TIMED_OUT, "no answer")))
+    job = Job(Operation("1", plan, Phase.APPLYING), written=Written(loaded, loaded, None), applied=applied)
+    assert _sum_up(job)[:2] == (Outcome.FAILED, "r: 403; s: no answer")
