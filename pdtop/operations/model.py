@@ -386,7 +386,9 @@ class LogEntry:
     host: str
     ssh_client: str
     cluster: str
-    operation: str  # drain, undrain, weight, set, unset, add, remove, apply, restart, undo
+    operation: (
+        str  # drain, undrain, weight, set, unset, add, remove, apply, restart, undo; drained, drain let go
+    )
     target: str
     before: str = ""
     after: str = ""
