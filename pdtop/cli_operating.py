@@ -42,7 +42,9 @@ def console_operator(monitor: Monitor, found: Watched, flag: bool | None) -> Ope
 
 
 def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    from pdtop.cluster.words import clean
+
+    print(clean(line), file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """The terminal of a verb: what is printed where, what is asked, one line of progress that is rewritten.
 
 stdout is for the outcome (and a plan that is asked for with ``--dry-run``), stderr for everything on the way.
+All words are printed as they are: harmless characters only, no markup, no emoji codes (``:a:`` is a part of
+an IPv6 address).
 """
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ class Terminal:
         """The outcome."""
         self._end_line()
         for line in lines:
-            self._out.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._out.print(_plain(line), soft_wrap=True)
 
     def plan_asked_for(self, plan: Plan) -> None:
-        self._out.print(plan_text(plan), highlight=False, soft_wrap=True)
+        self._out.print(plan_text(plan), soft_wrap=True)
 
     # stderr
 
@@ -60,7 +62,7 @@ class Terminal:
         self._show(plan_text(plan))
 
     def say(self, words: str) -> None:
-        self._show(clean(words))
+        self._show(_plain(words))
 
     def progress(self, words: str, *, worth_a_line: bool) -> None:
         """On a terminal one line that is rewritten; else a line each time that it is ``worth_a_line``."""
@@ -68,6 +70,7 @@ class Terminal:
             if worth_a_line:
                 self.say(words)
             return
+        words = clean(words)
         if words == self._last:
             return
         self._last, self._rewriting = words, True
@@ -82,7 +85,7 @@ class Terminal:
 
     def typed(self, word: str) -> bool:
         """Whether the person types this word."""
-        return self._ask(f"type {clean(word)} to go on: ") == word
+        return self._ask(f"type {word} to go on: ") == word
 
     def choice(self, question: str, choices: dict[str, str]) -> str:
         """One of the keys of ``choices``, whose values say what they mean; "" for anything else."""
@@ -94,7 +97,7 @@ class Terminal:
 
     def _ask(self, question: str) -> str:
         self._end_line()
-        self._err.file.write(question)
+        self._err.file.write(clean(question))
         self._err.file.flush()
         try:
             return self._read().strip()
@@ -102,14 +105,20 @@ class Terminal:
             self.say("")
             return ""
 
-    def _show(self, words: Text | str) -> None:
+    def _show(self, words: Text) -> None:
         self._end_line()
-        self._err.print(words, markup=False, highlight=False, soft_wrap=True)
+        self._err.print(words, soft_wrap=True)
 
     def _end_line(self) -> None:
         if self._rewriting:
             self._err.file.write("\n")
             self._rewriting = False
+
+
+def _plain(words: str) -> Text:
+    from rich.text import Text
+
+    return Text(clean(words))
 
 
 def this_terminal() -> Terminal:

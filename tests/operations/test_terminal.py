@@ -431,3 +431,37 @@ def test_a_plan_as_text() -> None:
         for span in plan_text(plan).spans
     }
     assert (styles["-x = 1"], styles["+x = 2"]) == ("red", "green")
+
+
+def terminal_of(err: io.StringIO, *, rewrites: bool = False) -> tuple[Terminal, io.StringIO]:
+    out = io.StringIO()
+    shown = Console(file=err, width=200, force_terminal=rewrites, no_color=True)
+    read = iter(("no",)).__next__
+    return Terminal(interactive=True, out=Console(file=out, width=200), err=shown, read=read), out
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("[2001:db8:a:b::1]:30001 is drained", "[2001:db8:a:b::1]:30001 is drained"),  # :b: is an emoji code
+        ("[red]D2[/red] :100: left", "[red]D2[/red] :100: left"),
+        ("D2 \x1b]0;gone\x07\n\u202e", "D2 �]0;gone� �"),
+    ],
+)
+def test_words_are_printed_as_they_are_and_harmless(words: str, printed: str) -> None:
+    err = io.StringIO()
+    terminal, out = terminal_of(err)
+    terminal.answer([words])
+    assert out.getvalue() == f"{printed}\n"
+    terminal.say(words)
+    terminal.progress(words, worth_a_line=True)
+    assert err.getvalue() == f"{printed}\n" * 2
+    assert not terminal.typed(words)
+    assert err.getvalue().endswith(f"type {printed} to go on: ")
+
+
+def test_a_rewritten_line_is_harmless() -> None:
+    err = io.StringIO()
+    terminal, _ = terminal_of(err, rewrites=True)
+    terminal.progress("D2\x1b[2J: 3 left", worth_a_line=False)
+    assert err.getvalue() == "\r\x1b[KD2�[2J: 3 left"
