@@ -89,7 +89,7 @@ class Starter:
             tail.add(self._output.passed_on(made.engine.name, text))
 
         try:
-            process = await EngineProcess.start(
+            process = EngineProcess.start(
                 made.python, made.engine.module, flags, made.keys, self._without_keys(config), line
             )
         except (OSError, ValueError) as error:

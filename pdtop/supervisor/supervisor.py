@@ -110,6 +110,7 @@ class Supervisor:
             try:
                 await hand_over.listen(host, port)
             except OSError as error:
+                self.main.stop_listening()
                 raise CannotRun(listening_error(error, host, port)) from error
 
     def tell(self) -> None:

@@ -1,0 +1,1 @@
+"""Found where the real package would be."""
