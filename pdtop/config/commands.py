@@ -162,13 +162,14 @@ def init_text_from(found: FoundAt) -> str:
         ]
     others = [worker.address for worker in found.workers if worker.role not in ("prefill", "decode")]
     lines += [f"\n# its role is not known, so it is in no pool: {_comment(address)}" for address in others]
-    return "\n".join(lines) + INIT_TEXT[INIT_TEXT.index("\n[health]") :]
+    return "\n".join(lines) + "\n" + INIT_TEXT[INIT_TEXT.index("\n[health]") :]
 
 
 def _pool_lines(role: str, workers: Sequence[FoundWorker], policy: str | None) -> Iterator[str]:
     yield f"[{role}]"
     yield "workers = ["
-    yield from (f"    {_toml(worker.address)}," for worker in workers)
+    # Routers list their workers in any order.
+    yield from (f"    {_toml(address)}," for address in sorted(worker.address for worker in workers))
     yield "]"
     known = policy in POLICIES
     yield f"policy = {_toml(policy)}" if policy and known else '# policy = "cache_aware"    # not told'
