@@ -11,7 +11,7 @@ from pdtop.config.keys import quote_part
 from pdtop.config.load import Loaded, load
 from pdtop.config.masking import MASK, Masker, secret_parts
 from pdtop.config.problems import errors, warnings
-from pdtop.config.schema import POLICIES, Config, Engine
+from pdtop.config.schema import POLICIES, Config, Engine, node_key
 
 INIT_TEXT = """\
 # config.toml of pdtop. Every value can be changed while the console runs; it is read again at once.
@@ -169,7 +169,8 @@ def _pool_lines(role: str, workers: Sequence[FoundWorker], policy: str | None) -
     yield f"[{role}]"
     yield "workers = ["
     # Routers list their workers in any order.
-    yield from (f"    {_toml(address)}," for address in sorted(worker.address for worker in workers))
+    workers = sorted(workers, key=lambda worker: node_key(worker.address))
+    yield from (f"    {_toml(worker.address)}," for worker in workers)
     yield "]"
     known = policy in POLICIES
     yield f"policy = {_toml(policy)}" if policy and known else '# policy = "cache_aware"    # not told'
