@@ -11,10 +11,11 @@ from pdtop.config.keys import join_key
 from pdtop.config.load import Loaded, load_bytes
 from pdtop.config.save import EditSession
 from pdtop.config.schema import Config
+from pdtop.config.splice import CannotEdit
 from pdtop.operations.applying import Applied, Applier, Scope, changed_workers
 from pdtop.operations.audit import Attempt, AuditLog
 from pdtop.operations.config_file import ConfigFile, NotWritten, Written
-from pdtop.operations.edits import after_edits
+from pdtop.operations.edits import after_edits, edits_of
 from pdtop.operations.known_file import KnownFile
 from pdtop.operations.model import (
     AddWorker,
@@ -138,10 +139,15 @@ class Executor:
             operation, phase=Phase.ENDED, outcome=Outcome.REFUSED, words=words, next_step=next_step
         )
         try:
-            await asyncio.to_thread(self._audit.record, attempt_of(operation), Outcome.REFUSED, words)
+            await asyncio.to_thread(self._log_refusal, operation, words)
         except StateUnwritable as error:
             ended = replace(ended, words=f"{words} (not in the log: {error})")
         self._tell(ended)
+
+    def _log_refusal(self, operation: Operation, words: str) -> None:
+        """With what was asked for: which value was to become which."""
+        wanted = _wanted(operation.plan.request, self._known.loaded)
+        self._audit.record(attempt_of(operation, wanted), Outcome.REFUSED, words)
 
     async def _run(self, job: Job) -> None:
         if (refusal := await self._unwelcome(job)) is not None:
@@ -318,12 +324,14 @@ def verb_of(request: Request) -> str:
 
 
 def attempt_of(operation: Operation, change: FileChange | None = None, undoes: str = "") -> Attempt:
-    """An operation as the log names it."""
+    """An operation as the log names it. ``change`` of config.toml, as it was planned or asked for."""
     plan = operation.plan
     request = plan.request
     target = ", ".join(plan.targets)
     if isinstance(request, SetValue | UnsetValue) and not target:
         target = join_key(request.path)
+    if not target and change is not None:
+        target = ", ".join(join_key(key.path) for key in change.keys)
     return Attempt(
         verb_of(request),
         target or plan.title,
@@ -332,6 +340,16 @@ def attempt_of(operation: Operation, change: FileChange | None = None, undoes: s
         undoes=undoes,
         extra={"title": plan.title},
     )
+
+
+def _wanted(request: Request, loaded: Loaded | None) -> FileChange | None:
+    """What a request would have done to the file, whatever speaks against it; None if nothing can be said."""
+    if loaded is None:
+        return None
+    try:
+        return file_change(loaded, after_edits(loaded, edits_of(request, loaded)))
+    except CannotEdit:
+        return None
 
 
 def _planned(job: Job, base: Loaded, backup: str) -> FileChange | None:

@@ -2,149 +2,121 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from pdtop.config.disk import Disk, replace_file
-from pdtop.config.edit import Edit, apply_edits, typed_edit
-from pdtop.config.encoding import encode
-from pdtop.config.keys import value_at
-from pdtop.config.load import load, load_bytes
-from pdtop.config.save import EditSession
-from pdtop.config.save import Outcome as Saved
-from pdtop.operations.audit import NAME, Attempt, AuditLog
-from pdtop.operations.backups import Backups
-from pdtop.operations.model import LogEntry, Outcome
+import pytest
+
+from pdtop.config.keys import split_key, value_at
+from pdtop.config.load import load
+from pdtop.operations.audit import NAME
+from pdtop.operations.model import Drain, LogEntry, Request, SetValue, Undo
 from pdtop.operations.origin import origin
-from pdtop.operations.state import StateFolder
-from pdtop.operations.undoing import file_change, last_undoable, undo
+from tests.operations import plant as plant_module
+from tests.operations.plant import plant, virtual
 
 CASE = json.loads(
     (Path(__file__).parents[1] / "fixtures/cases/s54-who-changed-what/case.json").read_text(encoding="utf-8")
 )
-KEY = "sk-demo-0123456789"
-ENVIRON = {"SSH_CLIENT": "10.9.8.7 50000 22"}
-FILE = f"""# threshold tuned on Friday
-[server]
-upstream_api_key = "{KEY}"   # a slip
-[prefill]
-workers = ["10.0.1.11:30001"]
-cache_aware_threshold = 0.30   # note
-[decode]
-workers = ["10.0.2.21:30001"]
-""".encode()
+SECRET = "sk-demo-0123456789"
+CLIENT = "10.9.8.7"
 
 
-class Desk:
-    """What operates: the editing session, the log, the backups, on the clock of the case."""
-
-    def __init__(self, root: Path) -> None:
-        self.path = root / "config.toml"
-        self.path.write_bytes(FILE)
-        self.at = 0.0
-        folder = StateFolder(root / "state", "prod", self.path)
-        self.log_file = folder.path / NAME
-        self.backups = Backups(folder, clock=lambda: self.at)
-        self.log = AuditLog(folder, clock=lambda: self.at, environ=ENVIRON)
-        self.log.hide(load(self.path).document)
-
-    def play(self, action: Mapping[str, str]) -> None:
-        self.at = datetime.fromisoformat(action["t"]).timestamp()
-        match action["do"].split():
-            case ["set", key, _, "->", new]:
-                self.change("set", key, [typed_edit("set", key, new)], action["result"])
-            case ["drain", worker]:
-                outcome, words = action["result"].split(": ")
-                drain = Attempt("drain", worker, "drain = false", "drain = true")
-                self.log.record(drain, Outcome(outcome), f"{words}; the key was {KEY}")
-            case ["undo"]:
-                self.undo()
-            case other:
-                raise AssertionError(other)
-
-    def change(self, operation: str, target: str, edits: list[Edit], words: str) -> None:
-        before = load(self.path)
-        after = load_bytes(self.path, encode(apply_edits(before.text, edits), bom=before.bom))
-        planned = file_change(before, after, self.backups.keep(before.raw, before.digest))
-        id_ = self.log.begin(Attempt(operation, target, change=planned))
-        session = EditSession(self.path)
-        session.stage(edits)
-        result = session.save()
-        if result.outcome is Saved.ASKS:  # of the key in the file
-            result = session.confirm()
-        assert result.outcome is Saved.WRITTEN
-        self.log.end(id_, Outcome.ACCEPTED_NOT_APPLIED, f"{words}: 401 to {KEY}", change=planned)
-
-    def undo(self) -> None:
-        now, entry = load(self.path), last_undoable(self.log.entries())
-        assert entry is not None
-        undone = undo(now, entry, self.backups)
-        assert undone.raw is not None
-        back = file_change(now, load_bytes(self.path, undone.raw))
-        id_ = self.log.begin(Attempt("undo", entry.target, change=back, undoes=entry.id))
-        replace_file(self.path, undone.raw, now.raw, Disk())
-        self.log.end(id_, Outcome.DONE, undone.words, change=back)
+def moment(action: Mapping[str, str]) -> float:
+    return datetime.fromisoformat(action["t"]).timestamp()
 
 
-def has(entry: LogEntry, action: Mapping[str, str], word: str) -> bool:
-    """Whether an entry tells what the case calls ``word``."""
+def request_of(action: Mapping[str, str], worker: str) -> Request:
+    """The console's request; the worker D1 of the case has another name here."""
+    match action["do"].split():
+        case ["set", key, _, "->", new]:
+            return SetValue(split_key(key), new)
+        case ["drain", "D1"]:
+            return Drain((worker,))
+        case ["undo"]:
+            return Undo()
+        case other:
+            raise AssertionError(other)
+
+
+def expected(action: Mapping[str, str], worker: str) -> dict[str, str]:
+    """What the entry of an action must say, in the words of the case."""
+    key = "prefill.cache_aware_threshold"
+    match action["do"].split()[0]:
+        case "set":
+            said = {"target": key, "before": "0.30", "after": "0.4", "result": "accepted, not applied"}
+        case "drain":
+            name = f'decode.worker."{worker}".drain'
+            said = {"target": worker, "before": f"{name} = not set", "after": f"{name} = true"}
+            said["result"] = "refused"
+        case _:
+            said = {"target": key, "before": "0.4", "after": "0.30", "result": "accepted, not applied"}
+    return said
+
+
+def found(entry: LogEntry, line: Mapping[str, object], word: str) -> object:
+    """What an entry, or its line in the file, has for a word of the case's list."""
     match word:
         case "time in UTC":
-            return entry.at == datetime.fromisoformat(action["t"]).timestamp()
+            return str(line["time"]).removesuffix("Z") if str(line["time"]).endswith("Z") else None
         case "OS user":
-            return entry.user == origin({}).user
+            return entry.user
         case "SSH client address if any":
-            return entry.ssh_client == "10.9.8.7"
+            return entry.ssh_client
         case "cluster name":
-            return entry.cluster == "prod"
-        case "target":
-            return entry.target == ("D1" if "drain" in action["do"] else "prefill.cache_aware_threshold")
-        case "before" | "after":
-            return values(action["do"])[word] == {"before": entry.before, "after": entry.after}[word]
+            return entry.cluster
         case "result":
-            first = {"set": "accepted, not applied", "drain": "refused", "undo": "done"}
-            return entry.outcome == first[entry.operation] and bool(entry.words)
-    raise AssertionError(word)
+            return entry.outcome
+    return getattr(entry, word)
 
 
-def values(do: str) -> dict[str, str]:
-    match do.split()[0]:
-        case "set":
-            return {"before": "0.30", "after": "0.4"}
-        case "drain":
-            return {"before": "drain = false", "after": "drain = true"}
-    return {"before": "0.4", "after": "0.30"}
-
-
-def times(log_file: Path) -> Iterator[str]:
-    for line in log_file.read_text(encoding="ascii").splitlines():
-        yield json.loads(line)["time"]
-
-
-def test_s54_who_changed_what(tmp_path: Path) -> None:
+@virtual
+async def test_s54_who_changed_what(tmp_path: Path) -> None:
+    """Through the console's own gate, at the times of the case; D1 is the only decode worker."""
     given, expect = CASE["input"], CASE["expect"]
-    desk = Desk(tmp_path)
-    for action in given["actions"]:
-        desk.play(action)
+    actions = given["actions"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSH_CLIENT", f"{CLIENT} 50000 22")
+        patch.delenv("SSH_CONNECTION", raising=False)
+        now = asyncio.get_running_loop().time()
+        patch.setattr(plant_module, "EPOCH", moment(actions[0]) - now - 30.0)
+        async with plant(tmp_path, engine="smg", decode=1) as cluster:
+            slip = f'[server]\nupstream_api_key = "{SECRET}"  # a slip'
+            cluster.write(cluster.text.replace("[server]", slip))
+            original = cluster.path.read_bytes()
+            worker = cluster.decode[0].key
+            async with cluster.console() as console:
+                for action in actions:
+                    await asyncio.sleep(max(0.0, moment(action) - plant_module._Clock.time()))
+                    await console.ended(await console.do(request_of(action, worker)))
+                entries = console.log[::-1]
+                name = console.monitor.targets.cluster
+                log_file = next((tmp_path / "state").rglob(NAME))
+            raw = log_file.read_bytes()
 
-    entries = desk.log.entries()[::-1]
-    assert len(entries) == expect["lines"]
-    for entry, action in zip(entries, given["actions"], strict=True):
-        missing = [word for word in expect["each_has"] if not has(entry, action, word)]
-        assert not missing, asdict(entry)
-        assert (entry.host, entry.ssh_client) == (socket.gethostname(), "10.9.8.7")
-        assert action.get("result", "").removeprefix("refused: ") in entry.words
-    assert all(time.endswith("Z") for time in times(desk.log_file))
+    first: dict[str, dict[str, object]] = {}
+    for line in map(json.loads, raw.splitlines()):
+        first.setdefault(line["id"], line)
+    assert len(entries) == len(first) == expect["lines"]
+    for entry, line, action in zip(entries, first.values(), actions, strict=True):
+        said = expected(action, worker) | {
+            "time in UTC": datetime.fromisoformat(action["t"]).strftime("%Y-%m-%dT%H:%M:%S.000"),
+            "OS user": origin({}).user,
+            "SSH client address if any": CLIENT,
+            "cluster name": name,
+        }
+        assert {word: found(entry, line, word) for word in expect["each_has"]} == {
+            word: said[word] for word in expect["each_has"]
+        }, asdict(entry)
+    assert all(word in entries[1].words for word in ("last", "decode"))
 
-    after = load(desk.path)
+    after = load(cluster.path)
     assert after.config is not None
-    found = {key: value_at(after.config, key) for key in expect["after_undo"]}
-    assert found == expect["after_undo"]
-    assert (desk.path.read_bytes() == FILE) == expect["undo_restores_bytes"]
-    assert (KEY.encode() not in desk.log_file.read_bytes()) == expect["no_secret_in_log"]
+    assert {key: value_at(after.config, key) for key in expect["after_undo"]} == expect["after_undo"]
+    assert (cluster.path.read_bytes() == original) is expect["undo_restores_bytes"]
+    assert (SECRET.encode() not in raw) is expect["no_secret_in_log"]
     assert (entries[0].undone_by, entries[0].undoable) == (entries[2].id, False)
-    assert last_undoable(desk.log.entries()) is None
