@@ -12,6 +12,9 @@ from itertools import count, repeat
 import pytest
 from rich.console import Console
 
+from pdtop.cli.printed import plan_text
+from pdtop.cli.terminal import Terminal
+from pdtop.cli.verbs import Code, How, Verb
 from pdtop.cluster.model import Drift
 from pdtop.config.save import Conflict
 from pdtop.operations.model import (
@@ -28,10 +31,7 @@ from pdtop.operations.model import (
     Undrain,
     View,
 )
-from pdtop.operations.printed import plan_text
-from pdtop.operations.terminal import Terminal
-from pdtop.operations.verbs import Code, How, Verb
-from tests.operations.scripted_gate import (
+from tests.cli.scripted_gate import (
     D2,
     DRAINED,
     ScriptedGate,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pdtop.cli_common import fail, reader, seconds, watched
-from pdtop.cli_operating import Common, operating, say
+from pdtop.cli.common import fail, reader, seconds, watched
+from pdtop.cli.operating import Common, operating, say
 
 if TYPE_CHECKING:
     from pdtop.operations.model import Request
@@ -322,8 +322,8 @@ def log(
       pdtop log --json | jq 'select(.outcome != "done")'
     """
     found = watched([config] if config is not None else None)
+    from pdtop.cli.printed import log_lines, log_records
     from pdtop.operations.audit import AuditLog
-    from pdtop.operations.printed import log_lines, log_records
     from pdtop.operations.state import folder_of
 
     entries = AuditLog(folder_of(found.targets, found.path)).entries(number)[::-1]
@@ -430,7 +430,7 @@ def _change_workers(
 ) -> None:
     """The same for what is about workers, whose names are looked up in what is watched."""
     with operating(common) as here:
-        from pdtop.operations.printed import guard_words
+        from pdtop.cli.printed import guard_words
         from pdtop.operations.resolve import find_workers
 
         meant = find_workers(names, here.snapshot)
@@ -450,8 +450,8 @@ def _change(common: Common, request: Request) -> None:
 
 def _keep_true(common: Common, request: Request) -> None:
     with operating(common, source="apply --watch", keep_true=True) as here:
-        from pdtop.operations.headless import keep_true
-        from pdtop.operations.verbs import Code
+        from pdtop.cli.headless import keep_true
+        from pdtop.cli.verbs import Code
 
         verb = here.verb(common)
         plan = verb.plan(request)

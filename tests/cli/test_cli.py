@@ -16,8 +16,8 @@ import jsonschema
 import pytest
 
 from pdtop import __version__
-from pdtop.cli import arguments
-from pdtop.cli_operations import VERBS
+from pdtop.cli.app import arguments
+from pdtop.cli.changes import VERBS
 from pdtop.cluster.export import schema
 from tests.cluster.story import page
 from tests.cluster.stub_server import Reply, Request, StubServer
@@ -69,7 +69,7 @@ async def started(place: Path, *words: str, **more: str) -> asyncio.subprocess.P
         "HOME": str(place),
         "XDG_CONFIG_HOME": str(place / "config"),
         "XDG_STATE_HOME": str(place / "state"),
-        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
         "NO_COLOR": "1",
         "COLUMNS": "160",
         **more,
@@ -236,7 +236,7 @@ async def test_a_dumb_terminal_is_refused(place: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "pdtop", "--decode", "127.0.0.1:9"),
-            env={**os.environ, "TERM": "dumb", "PYTHONPATH": str(Path(__file__).parent.parent)},
+            env={**os.environ, "TERM": "dumb", "PYTHONPATH": str(Path(__file__).parents[2])},
             stdin=theirs,
             stdout=theirs,
             stderr=asyncio.subprocess.PIPE,
@@ -318,7 +318,7 @@ async def test_the_printed_verbs_start_without_the_screen_library(stub: StubServ
     imported = {line.rpartition("|")[2].strip() for line in err.decode().splitlines()}
     assert process.returncode == 0
     assert "pdtop.cluster.monitor" in imported
-    changing = ("pdtop.operations.operator", "pdtop.operations.verbs")
+    changing = ("pdtop.operations.operator", "pdtop.cli.verbs")
     for heavy in ("textual", "httpx", "aiohttp", "tomlkit", "rich.markdown", "watchfiles", *changing):
         assert heavy not in imported
 

@@ -20,8 +20,8 @@ from pdtop.gateway.app import Gateway
 from pdtop.simulator.children import listening
 from pdtop.simulator.decode import DecodeModel
 from pdtop.simulator.worker import SimWorker
+from tests.cli.test_cli import PATIENCE_S, Ended, ended, run, started
 from tests.simulator.support import DECODE, PREFILL, client, eventually, post, workers
-from tests.test_cli import PATIENCE_S, Ended, ended, run, started
 
 #: A stream on it lasts longer than a test.
 SLOW = replace(DECODE, decode=DecodeModel(step_s=0.05, step_per_request_s=0.0, step_per_kilotoken_s=0.0))

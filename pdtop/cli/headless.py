@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
+from pdtop.cli.printed import drain_words
+from pdtop.cli.terminal import Signals, Told
 from pdtop.cluster.model import Snapshot
 from pdtop.cluster.words import clean
 from pdtop.operations.gate import Gate
 from pdtop.operations.model import DrainState, Operation, Plan, View
-from pdtop.operations.printed import drain_words
-from pdtop.operations.terminal import Signals, Told
 
 
 class Events:

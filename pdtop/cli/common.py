@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """Of the verbs that look; those that change something end as ``pdtop.operations.verbs.Code`` says."""
+    """Of the verbs that look; those that change something end as ``pdtop.cli.verbs.Code`` says."""
 
     OK = 0
     FINDINGS = 1

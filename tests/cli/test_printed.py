@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from pdtop.cli.printed import log_lines, log_records
 from pdtop.operations.model import FileChange, KeyChange, LogEntry
-from pdtop.operations.printed import log_lines, log_records
 from pdtop.routers.control import Call
 
 CHANGE = FileChange("a", "b", keys=(KeyChange(("decode", "policy"), '"random"', None),))

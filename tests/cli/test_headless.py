@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 
+from pdtop.cli.headless import Events, keep_true
 from pdtop.cluster.model import Snapshot
 from pdtop.config.changes import Change
-from pdtop.operations.headless import Events, keep_true
 from pdtop.operations.model import DrainState, Outcome, Phase, Plan, RestartPlan, View
-from tests.operations.scripted_gate import D2, ScriptedGate, drain_plan, draining, ended, operation
+from tests.cli.scripted_gate import D2, ScriptedGate, drain_plan, draining, ended, operation
 
 PLAN = replace(drain_plan(), title="Bring the routers to what config.toml says")
 

@@ -8,6 +8,14 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from queue import Empty, SimpleQueue
 
+from pdtop.cli.printed import (
+    USAGE,
+    drain_words,
+    essence,
+    outcome_lines,
+    what_is_asked,
+)
+from pdtop.cli.terminal import Signals, Terminal, Told
 from pdtop.cluster.model import Drift
 from pdtop.operations.gate import Gate
 from pdtop.operations.model import (
@@ -25,14 +33,6 @@ from pdtop.operations.model import (
     Undrain,
     View,
 )
-from pdtop.operations.printed import (
-    USAGE,
-    drain_words,
-    essence,
-    outcome_lines,
-    what_is_asked,
-)
-from pdtop.operations.terminal import Signals, Terminal, Told
 
 #: So often the clock is looked at while nothing is heard.
 _LOOK_S = 1.0

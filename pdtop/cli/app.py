@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdtop import __version__
-from pdtop.cli_common import Exit, fail, reader, seconds
-from pdtop.cli_common import watched as find_watched
-from pdtop.cli_operating import console_operator
-from pdtop.cli_operations import VERBS, register
+from pdtop.cli.changes import VERBS, register
+from pdtop.cli.common import Exit, fail, reader, seconds
+from pdtop.cli.common import watched as find_watched
+from pdtop.cli.operating import console_operator
 
 if TYPE_CHECKING:
     from pdtop.cluster.launch import Watched

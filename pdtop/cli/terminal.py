@@ -15,9 +15,9 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from pdtop.cli.printed import plan_text
 from pdtop.cluster.words import clean
 from pdtop.operations.model import Plan
-from pdtop.operations.printed import plan_text
 
 if TYPE_CHECKING:
     from rich.console import Console

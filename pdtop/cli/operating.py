@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdtop.cli_common import watched
+from pdtop.cli.common import watched
 
 if TYPE_CHECKING:
+    from pdtop.cli.verbs import Verb
     from pdtop.cluster.launch import Watched
     from pdtop.cluster.model import Snapshot
     from pdtop.cluster.monitor import Monitor
     from pdtop.operations.model import Guard
     from pdtop.operations.operator import Operator
-    from pdtop.operations.verbs import Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Operating:
     snapshot: Snapshot
 
     def verb(self, common: Common, wait_s: float | None = None) -> Verb:
-        from pdtop.operations.terminal import this_terminal
-        from pdtop.operations.verbs import How, Verb
+        from pdtop.cli.terminal import this_terminal
+        from pdtop.cli.verbs import How, Verb
 
         names = {worker.key: worker.name for worker in self.snapshot.workers}
         how = How(
