@@ -18,7 +18,7 @@ from pdtop.config.keys import split_key
 from pdtop.config.schema import Config
 from pdtop.operations.controls import Controls
 from pdtop.operations.model import Guard, Outcome, RouterOutcome
-from pdtop.operations.reconcile import Action, Actions, Add, LeftAlone, Remove, actions
+from pdtop.operations.reconcile import Actions, Add, Change, LeftAlone, Remove, actions
 from pdtop.operations.specs import Specs
 from pdtop.routers.change import Result
 from pdtop.routers.control import Control, Controlled, WorkerSpec
@@ -81,6 +81,7 @@ class Applier:
         self._specs = specs
         self._named = named
         self._readded = readded
+        self._removing: dict[str, asyncio.Lock] = {}  # by router
 
     def concerns_routers(self, before: Config | None, after: Config) -> bool:
         """Whether a router is told of this change, or takes it over, while it runs."""
@@ -106,9 +107,19 @@ class Applier:
     ) -> tuple[Actions, Mapping[str, Controlled]]:
         """What is to be done, and the routers that could not be asked."""
         lists = await self.lists(scope)
+        unread = {name: one for name, one in lists.items() if isinstance(one, Controlled)}
+        return self._actions(after, before, scope, lists), unread
+
+    def _actions(
+        self,
+        after: Config,
+        before: Config | None,
+        scope: Scope,
+        lists: Mapping[str, tuple[ListedWorker, ...] | Controlled],
+    ) -> Actions:
         listed = {name: one for name, one in lists.items() if not isinstance(one, Controlled)}
         snapshot = self._monitor.latest()
-        todo = actions(
+        return actions(
             after,
             listed,
             engines={name: engine for name, engine in self._controls.engines().items() if name in lists},
@@ -126,7 +137,6 @@ class Applier:
                 if worker.identity.bootstrap_port is not None
             },
         )
-        return todo, {name: one for name, one in lists.items() if isinstance(one, Controlled)}
 
     async def apply(self, after: Config, before: Config | None, scope: Scope) -> Applied:
         """Do it at every router."""
@@ -134,7 +144,7 @@ class Applier:
         controls = self._within(scope)
         done = await asyncio.gather(
             *(
-                self._at_router(name, control, todo, unread.get(name), after, scope)
+                self._at_router(name, control, todo, unread.get(name), after, before, scope)
                 for name, control in controls.items()
             )
         )
@@ -157,6 +167,7 @@ class Applier:
         todo: Actions,
         unread: Controlled | None,
         after: Config,
+        before: Config | None,
         scope: Scope,
     ) -> RouterOutcome:
         if unread is not None:
@@ -175,7 +186,11 @@ class Applier:
                 words = "not taken out: what was to take its place has not come up"
                 done.append(Controlled(Result.FAILED, words, problem="refused"))
                 continue
-            one = await self._carry_out(name, control, action)
+            if isinstance(action, Remove):
+                async with self._removing.setdefault(name, asyncio.Lock()):
+                    one = await self._take_out(name, control, action, after, before, scope)
+            else:
+                one = await self._carry_out(name, control, action)
             done.append(one)
             if one.result is Result.DONE and isinstance(action, Add):
                 added.add(action.key)
@@ -183,7 +198,30 @@ class Applier:
                 break  # the rest would end the same way
         return _outcome(name, done)
 
-    async def _carry_out(self, router: str, control: Control, action: Action) -> Controlled:
+    async def _take_out(
+        self,
+        router: str,
+        control: Control,
+        action: Remove,
+        after: Config,
+        before: Config | None,
+        scope: Scope,
+    ) -> Controlled:
+        """One at a time at each router, and only if it is still right: another operation, on another worker,
+        may have taken the rest of the pool out meanwhile."""
+        raws = await control.list()
+        if isinstance(raws, Controlled):
+            return raws
+        now = self._actions(after, before, scope, {router: tuple(raw.listed for raw in raws)})
+        held = next((guard for guard in now.guards if guard.override == action.key), None)
+        if held is not None:
+            return Controlled(Result.FAILED, held.text, held.to_change, problem="refused")
+        for raw in raws:
+            if raw.url == action.url and raw.spec is not None:
+                self._specs.remember(router, action.key, raw.spec)
+        return await control.remove(action.worker_id, action.url)
+
+    async def _carry_out(self, router: str, control: Control, action: Add | Change) -> Controlled:
         if isinstance(action, Add):
             spec = self._spec(router, action)
             done = await control.add(spec, api_key=os.environ.get(action.key_variable) or None)
@@ -191,12 +229,6 @@ class Applier:
                 self._readded(router, action.key)
                 self._specs.forget(router, action.key)
             return done
-        if isinstance(action, Remove):
-            raws = await control.list()
-            for raw in () if isinstance(raws, Controlled) else raws:
-                if raw.url == action.url and raw.spec is not None:
-                    self._specs.remember(router, action.key, raw.spec)
-            return await control.remove(action.worker_id, action.url)
         return await control.change(action.worker_id, action.fields)
 
     def _spec(self, router: str, action: Add) -> WorkerSpec:

@@ -79,7 +79,7 @@ class Carrier:
 
     async def _in_turn(self, job: Job, prepared: Prepared | None) -> None:
         parts = self._parts
-        if prepared is not None and (against := await self._against(prepared)) is not None:
+        if (against := await self._against(prepared)) is not None:
             await self._executor.refuse(job.operation, against.text, against.to_change)
             return
         if job.after is not None and parts.known.config is not None:
@@ -88,13 +88,15 @@ class Carrier:
             await self._restart(job)
             return
         parts.returns.about_to_change(job.operation.plan.targets, parts.monitor.latest())
-        await self._executor.run(job)
+        await self._executor.run(job, lambda: self._against(prepared))
         if prepared is not None and job.written is None and job.operation.outcome is Outcome.REFUSED:
             self._undecided(job.operation.plan.id, prepared)
         self._after(job)
 
-    async def _against(self, prepared: Prepared) -> Guard | None:
+    async def _against(self, prepared: Prepared | None) -> Guard | None:
         """Something that speaks against it now and did not when it was planned."""
+        if prepared is None:
+            return None
         if own := self._parts.permission.guards():
             return own[0]
         known = {(guard.kind, guard.override) for guard in prepared.plan.guards}

@@ -14,15 +14,15 @@ def pool_effect(
     without: Collection[str] = (),
     *,
     back: Collection[str] = (),
-    weightless: Collection[str] = (),
+    idle: Collection[str] = (),
 ) -> PoolEffect:
     """The pool before and after. All three are keys of workers.
 
-    ``without`` leave; ``back`` were drained and return, if they answer. ``weightless`` have weight 0 at a
-    router that reads weights: they get no new work, before or after.
+    ``without`` leave; ``back`` were drained and return, if they answer. ``idle`` get no new work
+    before or after, for the file says so: drained, or weight 0 at a router that reads weights.
     """
     workers = snapshot.pool_workers(role)
-    before = [w for w in workers if w.usable is True and w.key not in weightless]
+    before = [w for w in workers if w.usable is True and w.key not in idle]
     counted = {w.key for w in before}
     returning = [w for w in workers if w.key in back and w.key not in counted and w.state in READABLE]
     after = [w for w in before if w.key not in without] + returning
@@ -42,10 +42,10 @@ def pool_effect(
 
 
 def capacity_share(
-    snapshot: Snapshot, role: Role, without: Collection[str], *, weightless: Collection[str] = ()
+    snapshot: Snapshot, role: Role, without: Collection[str], *, idle: Collection[str] = ()
 ) -> float | None:
     """Which part of the pool's usable KV capacity these workers are; None if nothing is usable."""
-    usable = [w for w in snapshot.pool_workers(role) if w.usable is True and w.key not in weightless]
+    usable = [w for w in snapshot.pool_workers(role) if w.usable is True and w.key not in idle]
     rooms = _rooms(usable)
     return _ratio(sum(room for key, room in rooms.items() if key in without), sum(rooms.values()))
 

@@ -23,6 +23,7 @@ from pdtop.operations.model import (
     Choice,
     Drain,
     FileChange,
+    Guard,
     Operation,
     Outcome,
     Phase,
@@ -120,13 +121,18 @@ class Executor:
         self._clock = clock
         self._writing = asyncio.Lock()
 
-    async def run(self, job: Job) -> None:
-        """To its end, or, for a drain, until no new work comes; whatever happens is logged and told."""
+    async def run(self, job: Job, against: Callable[[], Awaitable[Guard | None]]) -> None:
+        """To its end, or, for a drain, until no new work comes; whatever happens is logged and told.
+
+        ``against``: what speaks against it; asked when nobody else can write the file any more, for two
+        changes of different workers may each be right and both together not.
+        """
         try:
-            await self._run(job)
+            await self._run(job, against)
         except StateUnwritable as error:
             fix = "mend the state folder: what is done must be logged"
-            await self._end(job, Outcome.REFUSED, str(error), fix)
+            outcome = Outcome.FAILED if job.written is not None else Outcome.REFUSED
+            await self._end(job, outcome, str(error), fix)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -149,13 +155,15 @@ class Executor:
         wanted = _wanted(operation.plan.request, self._known.loaded)
         self._audit.record(attempt_of(operation, wanted), Outcome.REFUSED, words)
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: Job, against: Callable[[], Awaitable[Guard | None]]) -> None:
         if (refusal := await self._unwelcome(job)) is not None:
-            job.operation = replace(job.operation, phase=Phase.ENDED, outcome=Outcome.REFUSED)
-            await self.refuse(job.operation, *refusal)
+            await self._refuse(job, *refusal)
             return
         if job.writes:
             async with self._writing:
+                if (guard := await against()) is not None:
+                    await self._refuse(job, guard.text, guard.to_change)
+                    return
                 self._step(job, Phase.WRITING, "writing config.toml")
                 stopped = await asyncio.to_thread(
                     self._begin_and_write, job, self._known.all_ours(job.others)
@@ -182,6 +190,10 @@ class Executor:
         if job.applied.refused_everywhere and job.written is not None and job.written.change is not None:
             await self._take_back(job)
         await self._end(job, *_sum_up(job))
+
+    async def _refuse(self, job: Job, words: str, next_step: str) -> None:
+        job.operation = replace(job.operation, phase=Phase.ENDED, outcome=Outcome.REFUSED)
+        await self.refuse(job.operation, words, next_step)
 
     async def run_other(
         self, job: Job, words: str, work: Callable[[], Awaitable[tuple[Outcome, str]]]

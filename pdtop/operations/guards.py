@@ -151,8 +151,8 @@ def pool_effects(
         out = leaving(before, after, role, engines)
         back = leaving(after, before, role, engines)
         if out or back:
-            idle = _weightless(before, role, engines)
-            found.append(pool_effect(snapshot, role, out, back=back, weightless=idle))
+            idle = _idle(before, role, engines)
+            found.append(pool_effect(snapshot, role, out, back=back, idle=idle))
     return tuple(found)
 
 
@@ -174,6 +174,11 @@ def listed(config: Config, role: Role, *, drained: bool = True) -> dict[str, flo
 
 def _in_rotation(config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
     return frozenset(listed(config, role, drained=False)) - _weightless(config, role, engines)
+
+
+def _idle(config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
+    """Workers that get no new work by the file, whatever a snapshot from before its last change says."""
+    return frozenset(listed(config, role)) - _in_rotation(config, role, engines)
 
 
 def _weightless(config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
@@ -201,9 +206,9 @@ def pool_guards(
         if weights is not None:
             yield weights
         elif out:
-            idle = _weightless(before, role, engines)
-            effects = pool_effect(snapshot, role, out, weightless=idle)
-            last = _last(snapshot, out, effects)
+            idle = _idle(before, role, engines)
+            effects = pool_effect(snapshot, role, out, idle=idle)
+            last = _last(snapshot, out, effects, idle)
             if last is not None:
                 yield last
             elif effects.usable_after < effects.usable_before:
@@ -224,7 +229,9 @@ def _all_weights_zero(snapshot: Snapshot, before: Config, after: Config, role: R
     )
 
 
-def _last(snapshot: Snapshot, out: Collection[str], effects: PoolEffect) -> Guard | None:
+def _last(
+    snapshot: Snapshot, out: Collection[str], effects: PoolEffect, idle: Collection[str]
+) -> Guard | None:
     if effects.usable_after:
         return None
     role = effects.role
@@ -232,7 +239,7 @@ def _last(snapshot: Snapshot, out: Collection[str], effects: PoolEffect) -> Guar
     gone = [w for w in members if w.key in out]
     rest = [w for w in members if w.key not in out]
     names = _named(snapshot, out)
-    others = ", ".join(f"{clean(w.name)} ({why_unusable(w)})" for w in rest)
+    others = ", ".join(f"{clean(w.name)} ({_why_not(w, idle)})" for w in rest)
     first = f"make another one usable first: {others}" if rest else f"add another {role.value} worker first"
     down = effects.usable_before == 0
     if down and all(w.usable is False for w in gone) and any(not w.draining for w in rest):
@@ -247,6 +254,10 @@ def _last(snapshot: Snapshot, out: Collection[str], effects: PoolEffect) -> Guar
         first,
         override=typed[-1].name if typed else max(out),
     )
+
+
+def _why_not(worker: Worker, idle: Collection[str]) -> str:
+    return "gets no new work by config.toml" if worker.usable and worker.key in idle else why_unusable(worker)
 
 
 def why_unusable(worker: Worker) -> str:
@@ -273,7 +284,7 @@ def _capacity(
             f"wait for less load, or add a {role.value} worker first",
             override=name,
         )
-    share = capacity_share(snapshot, role, out, weightless=idle)
+    share = capacity_share(snapshot, role, out, idle=idle)
     if share is not None and share > confirm_share:
         yield Guard(
             "capacity",

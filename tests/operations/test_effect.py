@@ -86,9 +86,9 @@ def test_who_comes_back_counts_if_it_answers(state: State | None, after: int) ->
 
 def test_who_has_no_weight_gets_nothing_before_or_after() -> None:
     snapshot = scene(worker("d1"), worker("d2"), worker("d3"))
-    found = pool_effect(snapshot, Role.DECODE, {"d1"}, weightless={"d2"})
+    found = pool_effect(snapshot, Role.DECODE, {"d1"}, idle={"d2"})
     assert (found.usable_before, found.usable_after) == (2, 1)
-    back = pool_effect(snapshot, Role.DECODE, back={"d2"}, weightless={"d2"})
+    back = pool_effect(snapshot, Role.DECODE, back={"d2"}, idle={"d2"})
     assert (back.usable_before, back.usable_after) == (2, 3)
 
 
