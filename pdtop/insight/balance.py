@@ -19,9 +19,10 @@ from pdtop.cluster.model import (
     Snapshot,
     Worker,
 )
+from pdtop.cluster.words import duration
 from pdtop.insight.levels import Levels
 from pdtop.insight.load import Work, count_load
-from pdtop.insight.words import count, latency, percent, several
+from pdtop.insight.words import count, percent, several
 
 _POOL_NAME = {
     Role.PREFILL: "prefill",
@@ -186,14 +187,14 @@ def _slow(workers: Sequence[Worker], levels: Levels) -> Iterator[Finding]:
             if own < ratio * usual or own - usual < floor:
                 continue
             found.add(worker.key)
-            times = f"{own / max(usual, 1e-9):.1f} times the others ({latency(usual)})"
+            times = f"{own / max(usual, 1e-9):.1f} times the others ({duration(usual)})"
             yield _finding(
                 worker,
                 Severity.WARNING,
                 "slow_worker",
-                f"slow: {name} p50 {latency(own)}, "
-                + (times if own < 100 * usual else f"the others {latency(usual)}"),
-                evidence=f"{name} p50 {latency(own)}, median of the others {latency(usual)}; "
+                f"slow: {name} p50 {duration(own)}, "
+                + (times if own < 100 * usual else f"the others {duration(usual)}"),
+                evidence=f"{name} p50 {duration(own)}, median of the others {duration(usual)}; "
                 f"running {'?' if worker.running is None else count(worker.running)}",
                 fix="compare clocks, temperature and neighbours on its host; lower its share meanwhile",
             )

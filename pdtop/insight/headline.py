@@ -16,9 +16,10 @@ from pdtop.cluster.model import (
     State,
     Worker,
 )
+from pdtop.cluster.words import duration, span
 from pdtop.insight.levels import Levels
 from pdtop.insight.reach import UNREACHABLE
-from pdtop.insight.words import latency, percent, several, span
+from pdtop.insight.words import percent, several
 
 
 def findings(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
@@ -152,7 +153,7 @@ def _targets(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             f"slo_{name.lower()}",
-            f"only {percent(share)} within the {name} target of {latency(target)}",
+            f"only {percent(share)} within the {name} target of {duration(target)}",
             pool=Role.DECODE,
             evidence=_p99(name, source),
             fix="see the bottleneck and the slow workers above; the target is in [slo]",
@@ -164,7 +165,7 @@ def _p99(name: str, source: Latency | None) -> str:
     if source is None or quantile is None:
         return ""
     at_least = "at least " if quantile.at_least else ""
-    return f"{name} p99 {at_least}{latency(quantile.value)} (from {source.source})"
+    return f"{name} p99 {at_least}{duration(quantile.value)} (from {source.source})"
 
 
 def _finding(

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from pdtop.cluster.model import READABLE, Finding, Latency, Pool, Role, Severity, Snapshot, Worker
+from pdtop.cluster.words import span
 from pdtop.insight.balance import affinity_fix
 from pdtop.insight.levels import Levels
-from pdtop.insight.words import count, percent, several, span
+from pdtop.insight.words import count, percent, several
 
 
 def worker_findings(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:

@@ -15,8 +15,9 @@ from pdtop.cluster.model import (
     State,
     Worker,
 )
+from pdtop.cluster.words import span
 from pdtop.insight.levels import Levels
-from pdtop.insight.words import several, span
+from pdtop.insight.words import several
 
 #: States that say the process cannot be reached, as opposed to "reached, but the page is of no use".
 UNREACHABLE = frozenset({State.REFUSED, State.TIMEOUT, State.TLS})

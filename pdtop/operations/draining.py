@@ -15,8 +15,9 @@ from enum import Enum, auto
 
 from pdtop.cluster.model import READABLE, Health, Role, Router, RouterOpinion, Snapshot, State, Worker
 from pdtop.cluster.watch import STALE_AFTER_S
+from pdtop.cluster.words import span
 from pdtop.insight.quiet import Poll, row_after, work_of
-from pdtop.insight.words import count, several, span
+from pdtop.insight.words import count, several
 from pdtop.operations.model import DrainProgress, DrainState
 
 #: Engines whose count of a worker's requests holds from dispatch to end while they list it as draining.

@@ -9,7 +9,8 @@ from enum import StrEnum
 from statistics import median
 
 from pdtop.cluster.model import Breaker, Health, Role, RouterOpinion, Snapshot, Worker
-from pdtop.insight.words import percent, several, span
+from pdtop.cluster.words import span
+from pdtop.insight.words import percent, several
 
 #: So long a router may take to find a worker healthy: routers probe as seldom as every 60 s by default, and
 #: two good probes may be asked for.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pdtop.cluster.model import Backlog, Latency, Rank, Role, Worker
+from pdtop.cluster.words import duration, span
 from pdtop.config.schema import Slo
 from pdtop.insight.quiet import Poll, drained, poll_of, quiet_polls
 from pdtop.insight.slo import goodput, within
-from pdtop.insight.words import count, latency, percent, several, span
+from pdtop.insight.words import count, percent, several
 from pdtop.metrics.distribution import Distribution
 from tests.insight.scenes import waits, worker
 
@@ -101,12 +102,12 @@ def test_goodput_only_of_targets_that_are_set() -> None:
         (span(134), "2m14s"),
         (span(11_100), "3h05m"),
         (span(-1), "0 s"),
-        (latency(0.0), "0 ms"),
-        (latency(0.00042), "0.42 ms"),
-        (latency(0.0042), "4.2 ms"),
-        (latency(0.214), "214 ms"),
-        (latency(2.9), "2.90 s"),
-        (latency(61), "61 s"),
+        (duration(0.0), "0 ms"),
+        (duration(0.00042), "0.42 ms"),
+        (duration(0.0042), "4.2 ms"),
+        (duration(0.214), "214 ms"),
+        (duration(2.9), "2.90 s"),
+        (duration(61), "61 s"),
         (count(12), "12"),
         (count(4.5), "4.5"),
         (count(41_230), "41.2k"),
