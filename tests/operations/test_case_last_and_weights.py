@@ -1,4 +1,4 @@
-"""The cases "drain the only healthy decode node" and "set the last weight to 0", driven through planning."""
+"""Cases s44 (drain the only decode worker) and s45 (the last weight to 0), through planning and the gate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pdtop.cluster.model import Role, Snapshot
-from pdtop.operations.model import Drain, Plan, SetWeight
+from pdtop.operations.model import Drain, Outcome, Plan, SetWeight
 from tests.insight.scenes import router, scene, worker
+from tests.operations.plant import plant, virtual
 from tests.operations.scenes import allowed, planned, row
 
 CASES = Path(__file__).parent.parent / "fixtures" / "cases"
@@ -52,8 +53,20 @@ def test_drain_of_the_only_decode_node() -> None:
     assert made.overrides == (target,)
     assert allowed(made, target)
     assert not allowed(made, "yes")
-    assert expect["router_calls"] == 0  # planning has no way to call: it gets frozen values
     assert "every new request fails" in next(g.text for g in made.guards if g.blocks)
+
+
+@virtual
+async def test_the_gate_calls_no_router_for_it(tmp_path: Path) -> None:
+    expect = case("s44-last-decode-node")["expect"]
+    async with plant(tmp_path, decode=1) as cluster, cluster.console() as console:
+        worker, before = cluster.decode[0].key, cluster.text
+        refused = await console.do(Drain((worker,)))
+        assert (refused.outcome is not Outcome.REFUSED) is expect["allowed"]
+        assert all(word in refused.words for word in expect["reason_mentions"]), refused
+        assert f"type {worker}" in refused.next_step
+        assert len(cluster.routers[0].model.writes) == expect["router_calls"]
+        assert cluster.text == before
 
 
 def test_the_last_weight_to_zero() -> None:
