@@ -151,7 +151,7 @@ def pool_effects(
         out = leaving(before, after, role, engines)
         back = leaving(after, before, role, engines)
         if out or back:
-            idle = _idle(before, role, engines)
+            idle = _idle(snapshot, before, role, engines)
             found.append(pool_effect(snapshot, role, out, back=back, idle=idle))
     return tuple(found)
 
@@ -176,9 +176,13 @@ def _in_rotation(config: Config, role: Role, engines: Collection[str]) -> frozen
     return frozenset(listed(config, role, drained=False)) - _weightless(config, role, engines)
 
 
-def _idle(config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
+def _idle(snapshot: Snapshot, config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
     """Workers that get no new work by the file, whatever a snapshot from before its last change says."""
-    return frozenset(listed(config, role)) - _in_rotation(config, role, engines)
+    idle = frozenset(listed(config, role)) - _in_rotation(config, role, engines)
+    if engines and all(powers_of(engine).reads_file for engine in engines):
+        named = {key for pool in POOLS for key in listed(config, pool)}
+        idle |= {worker.key for worker in snapshot.pool_workers(role)} - named
+    return idle
 
 
 def _weightless(config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
@@ -206,7 +210,7 @@ def pool_guards(
         if weights is not None:
             yield weights
         elif out:
-            idle = _idle(before, role, engines)
+            idle = _idle(snapshot, before, role, engines)
             effects = pool_effect(snapshot, role, out, idle=idle)
             last = _last(snapshot, out, effects, idle)
             if last is not None:
