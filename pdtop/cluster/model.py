@@ -263,10 +263,6 @@ class Worker:
     """
 
     @property
-    def backlog_total(self) -> float | None:
-        return self.backlog.total
-
-    @property
     def ranks_used(self) -> tuple[str, ...]:
         """DP ranks whose report could be used."""
         return tuple(r.dp_rank for r in self.ranks if r.running is not None or r.backlog.total is not None)

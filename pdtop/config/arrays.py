@@ -66,7 +66,7 @@ def remove_item(layout: Layout, array: Node, index: int) -> list[Splice]:
     return _remove_within_line(text, array, index)
 
 
-def remove_pair(text: str, table: Node, index: int) -> Splice:
+def remove_pair(table: Node, index: int) -> Splice:
     """Take pair number ``index`` out of an inline table."""
     pair = table.pairs[index]
     if len(table.pairs) == 1:

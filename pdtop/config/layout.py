@@ -139,12 +139,6 @@ class Layout:
         node = self.nodes.get(path)
         return None if node is None else self.text[node.start : node.end]
 
-    def line_span(self, offset: int) -> tuple[int, int]:
-        """Start and end of the line around ``offset``; the end is behind the line end."""
-        start = self.text.rfind("\n", 0, offset) + 1
-        end = self.text.find("\n", offset)
-        return start, len(self.text) if end < 0 else end + 1
-
     def headers(self) -> Iterator[Header]:
         return (s for s in self.statements if isinstance(s, Header))
 

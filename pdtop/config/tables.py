@@ -27,7 +27,7 @@ def insert_value(layout: Layout, path: Parts, value: str) -> list[Splice]:
         table, rest = path[:length], path[length:]
         node = layout.nodes.get(table) if table else None
         if node is not None:
-            return [_into_inline(layout, node, table, rest, value)]
+            return [_into_inline(node, table, rest, value)]
         dotted = _last_dotted(layout, table)
         if dotted is not None and not (len(rest) == 1 and _header_of(layout, table)):
             return [_behind_dotted(layout, dotted, length, rest, value)]
@@ -89,7 +89,7 @@ def remove_key(layout: Layout, path: Parts) -> list[Splice]:
     return splices
 
 
-def _into_inline(layout: Layout, node: Node, table: Parts, rest: Parts, value: str) -> Splice:
+def _into_inline(node: Node, table: Parts, rest: Parts, value: str) -> Splice:
     if node.kind != "inline":
         raise CannotEdit(f"{join_key(table)} is not a table")
     pair = f"{'.'.join(quote_part(part) for part in rest)} = {value}"
@@ -203,7 +203,7 @@ def _neighbours(layout: Layout, members: Sequence[Statement]) -> list[list[State
 def _out_of_inline(layout: Layout, node: Node, rest: Parts) -> list[Splice]:
     for index, pair in enumerate(node.pairs):
         if pair.key.parts == rest:
-            return [remove_pair(layout.text, node, index)]
+            return [remove_pair(node, index)]
         if pair.key.parts == rest[: len(pair.key.parts)] and pair.node.kind == "inline":
             return _out_of_inline(layout, pair.node, rest[len(pair.key.parts) :])
     raise CannotEdit(f"{join_key(rest)} stands in a dotted inline table: edit it by hand")

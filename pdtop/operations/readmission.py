@@ -65,10 +65,6 @@ class ReadmissionWatch:
         """In the order in which they come true."""
         return self._checks
 
-    @property
-    def all_ok(self) -> bool:
-        return all(check.state is CheckState.OK for check in self._checks)
-
     def feed(self, snapshot: Snapshot) -> None:
         """Take one snapshot; those from before ``since`` say nothing."""
         if snapshot.at < self.since:

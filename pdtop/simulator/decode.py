@@ -193,7 +193,7 @@ class DecodeEngine(Machine[_Job, _StepDone]):
         if self._stepping:
             return []
         events = self._join(now)
-        events += self._make_room(now)
+        events += self._make_room()
         if not self._running:
             return events
         kv = sum(j.kv for j in self._running)
@@ -229,7 +229,7 @@ class DecodeEngine(Machine[_Job, _StepDone]):
             self._report(now)
         return events
 
-    def _make_room(self, now: float) -> list[Event]:
+    def _make_room(self) -> list[Event]:
         """The next step needs one slot for each running request; retract until there is one."""
         events: list[Event] = []
         while self._running and self._used + len(self._running) > self.model.kv_tokens:

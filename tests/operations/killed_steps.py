@@ -1,4 +1,4 @@
-"""Kill a process at every step on the disk: ``python -m tests.operations.killing ROOT`` prints what it did.
+"""Kill a process at every step on the disk: ``python -m tests.operations.killed_steps ROOT`` tells of each.
 
 Each action runs in children of its own, killed before, in the middle of (writes) or after the first step on
 the disk, the second, and so on. Each child has a folder of its own.

@@ -15,7 +15,7 @@ from pdtop.operations.audit import NAME, AuditLog
 from pdtop.operations.backups import Backups
 from pdtop.operations.model import Outcome
 from pdtop.operations.specs import Specs
-from tests.operations.killing import (
+from tests.operations.killed_steps import (
     ACTIONS,
     AFTER,
     BEFORE,
@@ -36,7 +36,7 @@ Death = tuple[str, int, str, str, bool]
 def deaths(tmp_path_factory: pytest.TempPathFactory) -> list[Death]:
     root = tmp_path_factory.mktemp("killed")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.operations.killing", str(root)],
+        [sys.executable, "-m", "tests.operations.killed_steps", str(root)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
