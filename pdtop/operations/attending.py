@@ -9,13 +9,16 @@ from pdtop.cluster.model import Snapshot
 from pdtop.config.schema import Config
 from pdtop.operations.applying import Scope
 from pdtop.operations.asserting import Due
+from pdtop.operations.audit import Attempt
 from pdtop.operations.carrying import Carrier
 from pdtop.operations.drain_life import advanced, taken_up, waits
 from pdtop.operations.executing import Job, attempt_of
-from pdtop.operations.following import DRAINED, LET_GO
+from pdtop.operations.following import DRAINED, LET_GO, drained_in
 from pdtop.operations.model import Apply, Operation, Outcome, Plan
 from pdtop.operations.parts import Parts
 from pdtop.operations.state import StateUnwritable
+
+_ENTRIES = 100  # of the log that are looked at
 
 
 class Attendant:
@@ -38,9 +41,12 @@ class Attendant:
         parts.returns.feed(snapshot)
         self._advance_drains(now)
         reasons = self._restarted_routers()
+        if reasons:
+            parts.remember(parts.memory.memory.restarted(reasons))
         if not parts.permission.read_only and parts.known.config is not None:
             self._take_up_drains(now)
-            self._assert_what_is_due(snapshot, parts.known.config, reasons, now)
+            if parts.permission.operates:
+                self._assert_what_is_due(snapshot, parts.known.config, reasons, now)
 
     def end_drain(self, operation: Operation) -> None:
         """It has ended: in the log before it is told."""
@@ -55,13 +61,17 @@ class Attendant:
         try:
             if verb is not None:
                 attempt = replace(attempt_of(operation), operation=verb)
-                await asyncio.to_thread(
-                    self._parts.audit.record, attempt, outcome, operation.words, (), operation.seconds
-                )
+                await asyncio.to_thread(self._log, attempt, outcome, operation)
         except StateUnwritable as error:
             operation = replace(operation, words=f"{operation.words}; not in the log: {error}")
         self._parts.showing.tell(operation)
         self._ending.discard(operation.id)
+
+    def _log(self, attempt: Attempt, outcome: Outcome, operation: Operation) -> None:
+        """Once, although a console and the service that it is beside both wait for it."""
+        audit = self._parts.audit
+        if attempt.operation != DRAINED or not drained_in(audit.entries(_ENTRIES), operation.plan.targets):
+            audit.record(attempt, outcome, operation.words, (), operation.seconds)
 
     def _advance_drains(self, now: float) -> None:
         parts = self._parts
@@ -105,8 +115,6 @@ class Attendant:
         self, snapshot: Snapshot, config: Config, reasons: dict[str, str], now: float
     ) -> None:
         parts = self._parts
-        if reasons:
-            parts.remember(parts.memory.memory.restarted(reasons))
         if self.unfinished and snapshot.routers:
             words = f"what was in flight: {', '.join(sorted(self.unfinished))}"
             for router in snapshot.routers:

@@ -14,6 +14,7 @@ from pdtop.config.schema import Config
 from pdtop.config.splice import CannotEdit
 from pdtop.operations.applying import Applied, Applier, Scope, changed_workers
 from pdtop.operations.audit import Attempt, AuditLog
+from pdtop.operations.beside import CONFIRMED, Witness
 from pdtop.operations.config_file import ConfigFile, NotWritten, Written
 from pdtop.operations.edits import after_edits, edits_of
 from pdtop.operations.known_file import KnownFile
@@ -108,6 +109,7 @@ class Executor:
         file: ConfigFile | None,
         known: KnownFile,
         audit: AuditLog,
+        witness: Witness,
         tell: Callable[[Operation], None],
         wrote: Callable[[Written], None],
         clock: Callable[[], float],
@@ -116,6 +118,7 @@ class Executor:
         self._file = file
         self._known = known
         self._audit = audit
+        self._witness = witness
         self._tell = tell
         self._wrote = wrote
         self._clock = clock
@@ -185,8 +188,12 @@ class Executor:
             )
         before, after = job.configs
         if after is not None:
-            self._step(job, Phase.APPLYING, "telling the routers")
-            job.applied = await self._applier.apply(after, before, job.scope)
+            if self._witness.needed:
+                self._step(job, Phase.APPLYING, "waiting until the service has told the routers")
+                job.applied = await self._witness.see(after, before, job.scope)
+            else:
+                self._step(job, Phase.APPLYING, "telling the routers")
+                job.applied = await self._applier.apply(after, before, job.scope)
         if job.applied.refused_everywhere and job.written is not None and job.written.change is not None:
             await self._take_back(job)
         await self._end(job, *_sum_up(job))
@@ -245,7 +252,7 @@ class Executor:
         base = file.read()
         self._audit.hide(base.document)
         job.audit_id = self._audit.begin(
-            attempt_of(job.operation, _planned(job, base, file.backup(base)), job.undoes)
+            attempt_of(job.operation, _planned(job, base, file.backup(base)), job.undoes, job.scope.confirmed)
         )
         if job.raw is not None:
             written = file.restore(job.raw, job.base or base)
@@ -335,8 +342,16 @@ def verb_of(request: Request) -> str:
             return "undo"
 
 
-def attempt_of(operation: Operation, change: FileChange | None = None, undoes: str = "") -> Attempt:
-    """An operation as the log names it. ``change`` of config.toml, as it was planned or asked for."""
+def attempt_of(
+    operation: Operation,
+    change: FileChange | None = None,
+    undoes: str = "",
+    confirmed: frozenset[str] = frozenset(),
+) -> Attempt:
+    """An operation as the log names it. ``change`` of config.toml, as it was planned or asked for.
+
+    ``confirmed``: workers by whose name a guard was overruled.
+    """
     plan = operation.plan
     request = plan.request
     target = ", ".join(plan.targets)
@@ -350,7 +365,7 @@ def attempt_of(operation: Operation, change: FileChange | None = None, undoes: s
         source=operation.source,
         change=change,
         undoes=undoes,
-        extra={"title": plan.title},
+        extra={"title": plan.title, **({CONFIRMED: ", ".join(sorted(confirmed))} if confirmed else {})},
     )
 
 

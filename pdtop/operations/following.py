@@ -125,5 +125,15 @@ class Drains:
         return tuple(watch.progress(now) for watch in self._watches.values())
 
 
+def drained_in(entries: Iterable[LogEntry], keys: Iterable[str]) -> bool:
+    """Whether the log, newest first, says of all of these that they are drained, and nothing since."""
+    said: dict[str, str] = {}
+    for entry in entries:
+        if entry.operation != "apply":
+            for key in entry.target.split(", "):
+                said.setdefault(key, entry.operation)
+    return all(said.get(key) == DRAINED for key in keys)
+
+
 def _who(entry: LogEntry) -> str:
     return f"{entry.user}@{entry.host}"

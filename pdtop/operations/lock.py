@@ -1,7 +1,8 @@
 """One pdtop at a time operates on a cluster: an advisory lock, with who holds it and since when.
 
-The kernel's lock on a file (``flock``) decides, so it is free at once when its holder dies, however it dies;
-what the file says about the holder is only shown. It holds between processes of one user on one host, and on
+The kernel's lock on a file (``flock``) decides, so it is free at once when its holder dies, however it dies.
+What the file says about the holder is shown; that it is a service lets others write config.toml beside it,
+one at a time by a lock of their own (``BESIDE``). It holds between processes of one user on one host, and on
 NFS between hosts where the server has locks; on a file system that has none, nothing can be operated.
 """
 
@@ -22,22 +23,29 @@ from pdtop.operations.origin import origin
 from pdtop.operations.state import StateFolder, StateUnwritable
 
 _NAME = "lock"
+BESIDE = "console.lock"
 _TRIES = 3  # somebody who only looks at the holder has the lock for some microseconds
 _PAUSE_S = 0.002
 _LIMIT = 4096  # bytes of the file that are looked at
 
 
 class OperatorLock:
-    """The lock of one cluster. One object holds it or does not; taking it twice is taking it once."""
+    """The lock of one cluster. One object holds it or does not; taking it twice is taking it once.
+
+    ``service``: what the file is to say of us.
+    """
 
     def __init__(
         self,
         folder: StateFolder,
         *,
+        name: str = _NAME,
+        service: bool = False,
         clock: Callable[[], float] = time.time,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._folder, self._clock, self._environ = folder, clock, environ
+        self._name, self._service = name, service
         self._descriptor: int | None = None
 
     @property
@@ -53,7 +61,7 @@ class OperatorLock:
         """
         if self.held:
             return None
-        path = self._folder.ready() / _NAME
+        path = self._folder.ready() / self._name
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -83,7 +91,7 @@ class OperatorLock:
 
     def holder(self) -> LockHolder | None:
         """Who operates now: another pdtop or this one; None = nobody. Takes and makes nothing."""
-        path = self._folder.path / _NAME
+        path = self._folder.path / self._name
         if self._descriptor is not None:
             return _read(self._descriptor)
         try:
@@ -99,7 +107,13 @@ class OperatorLock:
 
     def _say(self, descriptor: int) -> None:
         who = origin(self._environ)
-        data = {"user": who.user, "host": who.host, "pid": who.pid, "since": round(self._clock(), 3)}
+        data = {
+            "user": who.user,
+            "host": who.host,
+            "pid": who.pid,
+            "since": round(self._clock(), 3),
+            "service": self._service,
+        }
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(data).encode() + b"\n", 0)
 
@@ -125,10 +139,12 @@ def _read(descriptor: int) -> LockHolder:
     try:
         found = json.loads(os.pread(descriptor, _LIMIT, 0))
         user, host, pid, at = (found[key] for key in ("user", "host", "pid", "since"))
+        service = found.get("service") is True
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return LockHolder("somebody", "unknown host", 0, since)
     good_time = isinstance(at, int | float) and math.isfinite(at) and 0 <= at < 1e11
-    return LockHolder(str(user), str(host), pid if isinstance(pid, int) else 0, at if good_time else since)
+    pid = pid if isinstance(pid, int) else 0
+    return LockHolder(str(user), str(host), pid, at if good_time else since, service)
 
 
 def _unwritable(error: OSError, path: Path) -> StateUnwritable:

@@ -294,12 +294,13 @@ class RestartPlan:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Another pdtop that operates on the same cluster."""
+    """Another pdtop that operates on the same cluster. ``service``: it does so without a screen, for ever."""
 
     user: str
     host: str
     pid: int
     since: float  # epoch seconds
+    service: bool = False
 
     @property
     def text(self) -> str:
@@ -307,6 +308,13 @@ class LockHolder:
 
         clock = time.strftime("%H:%M", time.localtime(self.since))
         return f"{self.user}@{self.host} (pid {self.pid}) since {clock}"
+
+    @property
+    def words(self) -> str:
+        """What it does here."""
+        if self.service:
+            return f"{self.user}@{self.host}'s service tells the routers"
+        return f"{self.text} operates on this cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +343,8 @@ class View:
     """All that a screen needs to know of operations; frozen, latest wins."""
 
     read_only: bool = True
-    armed_by: str = ""  # "--write", "config.toml" or "this console"
-    holder: LockHolder | None = None  # another console has the lock
+    armed_by: str = ""  # "--write", "config.toml" or "this console"; beside a service also that
+    holder: LockHolder | None = None  # another pdtop has the lock; beside a service this one may be armed
     operations: tuple[Operation, ...] = ()  # oldest first
     drains: tuple[DrainProgress, ...] = ()
     restart: RestartPlan | None = None

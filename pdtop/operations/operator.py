@@ -23,6 +23,7 @@ from pdtop.operations.arming import Arming
 from pdtop.operations.attending import Attendant
 from pdtop.operations.audit import AuditLog
 from pdtop.operations.backups import Backups
+from pdtop.operations.beside import Witness, change_found, confirmed_in, guards_beside
 from pdtop.operations.carrying import Carrier, keys_of
 from pdtop.operations.config_file import ConfigFile, Written
 from pdtop.operations.controls import Controls
@@ -30,7 +31,7 @@ from pdtop.operations.drain_life import ended, not_waited_for, waiting_on
 from pdtop.operations.executing import Executor, Job
 from pdtop.operations.fields import Field, fields
 from pdtop.operations.known_file import Edited, KnownFile
-from pdtop.operations.lock import OperatorLock
+from pdtop.operations.lock import BESIDE, OperatorLock
 from pdtop.operations.memory import Remembering
 from pdtop.operations.model import (
     Apply,
@@ -67,7 +68,8 @@ class Operator:
     """Implements :class:`pdtop.operations.gate.Gate` over a started monitor.
 
     ``path``: the cluster's config.toml, None without one (then nothing can be changed). ``source``: who asks,
-    for the log. ``keep_true``: assert the file at the routers whenever they differ (``pdtop apply --watch``).
+    for the log. ``keep_true``: assert the file at the routers whenever they differ (``pdtop apply --watch``);
+    beside such a service any other writes the file and leaves the routers to it.
     ``clock`` gives epoch seconds, ``ticks`` is the clock of the monitor's loop.
     """
 
@@ -92,8 +94,12 @@ class Operator:
         if in_force is None and self._file is not None:
             in_force = self._file.read()
         tasks = Tasks(monitor)
-        lock = OperatorLock(folder, clock=clock)
-        permission = Permission(lock, can_change=path is not None, told=self._permission_changed)
+        permission = Permission(
+            OperatorLock(folder, service=keep_true, clock=clock),
+            OperatorLock(folder, name=BESIDE, clock=clock) if not keep_true else None,
+            can_change=path is not None,
+            told=self._permission_changed,
+        )
         self._parts = parts = Parts(
             monitor,
             tasks,
@@ -114,8 +120,9 @@ class Operator:
             lambda: parts.memory.memory.named,
             lambda router, worker: parts.asserting.readded(router, worker, parts.now()),
         )
+        witness = Witness(applier, self._controls.engines, permission)
         self._executor = Executor(
-            applier, self._file, parts.known, audit, parts.showing.tell, self._we_wrote, clock
+            applier, self._file, parts.known, audit, witness, parts.showing.tell, self._we_wrote, clock
         )
         self._planner = Planner(monitor, applier, self._controls, self._file, specs, audit, backups)
         self._prepared: dict[str, Prepared] = {}
@@ -146,7 +153,11 @@ class Operator:
         self._prepared[plan.id] = replace(prepared, others=others)
         for old in tuple(self._prepared)[:-_PLANS_KEPT]:
             self._prepared.pop(old, None)
-        return replace(plan, guards=(*self._parts.permission.guards(), *plan.guards))
+        permission = self._parts.permission
+        if (service := permission.service) is not None:
+            plan = replace(plan, rows=(*plan.rows, ("Beside", f"{service.words}; this waits to see it done")))
+        own = (*permission.guards(), *guards_beside(request, service))
+        return replace(plan, guards=(*own, *plan.guards))
 
     def start(self, plan: Plan, *, typed: Sequence[str] = (), overrule: bool = False) -> Operation:
         """Carry a plan out; see :meth:`pdtop.operations.gate.Gate.start`."""
@@ -199,7 +210,7 @@ class Operator:
     def arm(self) -> str:
         problem = self._arm("this console")
         if not problem:
-            self._parts.tasks.submit(self._learn())
+            self._parts.tasks.submit(self._recall_log())
         return problem
 
     def disarm(self) -> None:
@@ -240,6 +251,8 @@ class Operator:
         if prepared is None:
             return None
         plan = prepared.plan
+        if beside := guards_beside(plan.request, self._parts.permission.service):
+            return beside[0]
         if plan.refusal is not None:
             return plan.refusal
         if plan.nothing_to_do:
@@ -250,6 +263,9 @@ class Operator:
         return None
 
     # On the engine's loop ----------------------------------------------------------------------------
+
+    async def _recall_log(self) -> None:
+        await self._learn()
 
     async def _first_look(self) -> None:
         self._parts.tasks.engine = threading.get_ident()
@@ -288,9 +304,10 @@ class Operator:
             return  # said before the first look, or after the engine has ended
         self._attendant.take(snapshot)
         parts, now = self._parts, self._parts.now()
-        if parts.permission.read_only and now >= self._look_at_lock:
+        if not parts.permission.operates and now >= self._look_at_lock:
             self._look_at_lock = now + LOCK_LOOK_S
-            parts.permission.look()
+            if said := parts.permission.look():
+                self._notices = (*self._notices, said)
         if now - self._wrote_at > BEHIND_S and parts.known.may_be_behind(parts.monitor.loaded):
             self._wrote_at = now
             parts.tasks.spawn(self._look_at_file())
@@ -329,17 +346,19 @@ class Operator:
         before, after, changes = edited.config_before, edited.config, edited.changes
         self._hide_keys()
         self._remember(before, after)
-        await self._learn()
-        if not changes or self._parts.permission.read_only:
-            return  # a read-only console shows what differs as drift
+        permission = self._parts.permission
+        entry = change_found(await self._learn(), edited.after.digest, self._parts.clock())
+        if not changes or permission.read_only or not permission.operates:
+            return  # who may not, or leaves it to a service, shows what differs as drift
+        by = f" by {entry.user}@{entry.host}" if entry is not None else ""
         plan = Plan(
             Apply(),
-            "config.toml edited: " + "; ".join(change.text for change in changes[:_TOLD]),
+            f"config.toml edited{by}: " + "; ".join(change.text for change in changes[:_TOLD]),
             self._parts.cluster,
             rows=tuple(("changed", change.text) for change in changes),
             diff=edited.diff,
         )
-        scope = Scope(changed_workers(before, after))
+        scope = Scope(changed_workers(before, after), confirmed=confirmed_in(entry))
         operation = self._parts.operation(plan, "config.toml edited")
         await self._carry_out(Job(operation, before=before, after=after, scope=scope))
 
@@ -363,10 +382,12 @@ class Operator:
         self._notices = tuple(told)
         self._take_entries(audit.entries(_ENTRIES))
 
-    async def _learn(self) -> None:
+    async def _learn(self) -> Sequence[LogEntry]:
         """Read the log: another console, or an operation just now, has written into it."""
-        self._take_entries(await asyncio.to_thread(self._parts.audit.entries, _ENTRIES))
+        entries = await asyncio.to_thread(self._parts.audit.entries, _ENTRIES)
+        self._take_entries(entries)
         self._publish()
+        return entries
 
     def _take_entries(self, entries: Sequence[LogEntry]) -> None:
         parts = self._parts

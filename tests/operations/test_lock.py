@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pdtop.operations.lock import OperatorLock
+from pdtop.operations.lock import BESIDE, OperatorLock
 from pdtop.operations.model import LockHolder
 from pdtop.operations.origin import origin
 from pdtop.operations.state import StateFolder, StateUnwritable
@@ -98,6 +98,21 @@ def test_a_killed_holder_leaves_it_free_and_its_words_do_not_count(
     lock.release()
 
 
+def test_a_service_says_that_it_is_one_and_those_beside_it_have_a_lock_of_their_own(
+    folder: StateFolder,
+) -> None:
+    service = OperatorLock(folder, service=True, clock=lambda: 1000.0, environ={})
+    beside = OperatorLock(folder, name=BESIDE, clock=lambda: 2000.0, environ={})
+    assert (service.acquire(), beside.acquire()) == (None, None)
+    who = origin({})
+    assert lock_of(folder).acquire() == LockHolder(who.user, who.host, os.getpid(), 1000.0, service=True)
+    assert OperatorLock(folder, name=BESIDE).acquire() == LockHolder(who.user, who.host, os.getpid(), 2000.0)
+    (folder.path / "lock").write_text('{"user": "u", "host": "h", "pid": 1, "since": 5}')  # by an older pdtop
+    assert lock_of(folder).holder() == LockHolder("u", "h", 1, 5.0, service=False)
+    service.release()
+    beside.release()
+
+
 def test_a_child_of_the_holder_does_not_keep_it(folder: StateFolder) -> None:
     lock = lock_of(folder)
     assert lock.acquire() is None
@@ -118,6 +133,7 @@ def test_a_child_of_the_holder_does_not_keep_it(folder: StateFolder) -> None:
         b'{"user": "u"}',
         b'{"user": "u", "host": "h", "pid": 1, "since": NaN}',
         b'{"user": "u", "host": "h", "pid": 1, "since": "noon"}',
+        b'{"user": "u", "host": "h", "pid": 1, "since": "noon", "service": "yes"}',
     ],
 )
 def test_what_a_damaged_lock_file_says_does_not_matter(folder: StateFolder, content: bytes) -> None:
@@ -130,6 +146,7 @@ def test_what_a_damaged_lock_file_says_does_not_matter(folder: StateFolder, cont
     assert holder is not None
     assert holder.since == 500.0
     assert holder.text
+    assert not holder.service
     mine.release()
     path.write_bytes(content)
     assert other.holder() is None
