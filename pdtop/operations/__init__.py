@@ -5,7 +5,8 @@ Front ends see ``gate`` (the interface) and ``model`` (its words); ``operator`` 
 * From request to plan: ``planning`` (pure) and ``planner`` (with the file open); ``resolve``: who is meant;
   ``edits``: what the file will say; ``guards``: what speaks against it; ``effect``: what the pool will carry;
   ``fields``: what may be set; ``wording``: how all that is said.
-* May it be done: ``arming`` (at the start) and ``permission`` (now), ``lock`` (one pdtop a cluster).
+* May it be done: ``arming`` (at the start) and ``permission`` (now), ``lock`` (one pdtop a cluster),
+  ``beside`` (consoles and verbs beside a service).
 * Carrying it out: ``carrying`` (its turn, and what follows from it), ``executing`` (log, file, routers, log),
   ``config_file`` (the write), ``reconcile`` (what routers must be told; pure), ``applying`` (telling them)
   over ``controls`` (connections), ``specs`` (so that a worker comes back as it was), ``restarting`` (a
