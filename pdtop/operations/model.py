@@ -101,7 +101,8 @@ class Guard:
 
     ``kind`` is a stable word: read_only, no_config, broken_config, vanished, last_of_pool, capacity,
     all_weights_zero, weight_zero, power_of_two, range, no_effect, needs_restart, restart, no_command, file,
-    file_changed, changed_since (by somebody else, after what is to be undone), nothing (to do), locked, router, unknown_key, secret_in_file, cannot_edit, config (a doubt about the file), unknown_worker,
+    file_changed, changed_since (by somebody else, after what is to be undone), nothing (to do), locked,
+    router, unknown_key, secret_in_file, cannot_edit, config (a doubt about the file), unknown_worker,
     not_in_config, exists, role, has_work, unreachable, bootstrap_port.
     ``to_change`` says what would have to be different. A guard that ``blocks`` refuses the plan, unless
     ``override`` is typed (a worker's name; "" = there is no override). Others are warnings.
