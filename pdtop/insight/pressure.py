@@ -63,7 +63,9 @@ def _kv(worker: Worker, levels: Levels) -> Iterator[Finding]:
             f"out of KV memory{rank}: {', '.join(parts)}",
             evidence=f"KV {percent(use)}, prealloc {count(prealloc)}, retracted {count(retracted)}, "
             f"running {_known(worker.running)}",
-            fix="more decode workers, fewer running requests, or move load if only this one is full",
+            fix="requests whose KV has not come hold it: see the transfer and the prefill pool"
+            if _held_by_transfer(worker, levels)
+            else "more decode workers, fewer running requests, or move load if only this one is full",
         )
     elif use >= levels.kv_warn:
         yield _finding(
@@ -74,6 +76,12 @@ def _kv(worker: Worker, levels: Levels) -> Iterator[Finding]:
             evidence=f"KV {percent(use)}, running {_known(worker.running)}, nothing held back yet",
             fix="the next long requests will have to wait; move load to another worker",
         )
+
+
+def _held_by_transfer(decode: Worker | Pool, levels: Levels) -> bool:
+    """More requests wait for their KV than run: what holds decode's memory is transfers, not decoding."""
+    transfer = decode.backlog.parts.get("transfer") or 0.0
+    return transfer >= max(levels.pile, decode.running or 0.0)
 
 
 def _rank(worker: Worker, levels: Levels) -> Iterator[Finding]:
@@ -231,7 +239,8 @@ def _growing(worker: Worker, snapshot: Snapshot, levels: Levels) -> Iterator[Fin
 def _bottleneck(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     """One sentence for the whole cluster: the same request waits on P *and* on D, so read both together.
 
-    The largest part on P decides: what waits for its forward pass waits in D's transfer queue, too.
+    The largest part on P decides: what waits for its forward pass waits in D's transfer queue, too. Only
+    where KV that does not arrive holds decode's memory, the handshakes behind it are not the cause.
     """
     prefill, decode = snapshot.prefill, snapshot.decode
     bootstrap, queue, inflight = _part(prefill, "bootstrap"), _part(prefill, "queue"), prefill.inflight or 0.0
@@ -244,12 +253,8 @@ def _bottleneck(snapshot: Snapshot, levels: Levels) -> Iterator[Finding]:
     found: tuple[Role, str, str] | None = None
     if largest == queue and queue >= pile * max(1, prefill.usable):
         found = _compute_bound(snapshot, queue)
-    elif largest == inflight and min(inflight, transfer) >= pile:
-        found = (
-            Role.DECODE,
-            f"KV transfer is slow: {count(inflight)} being sent, {count(transfer)} waiting for them",
-            "look at the network between the pools and the transfer backend's log",
-        )
+    elif min(inflight, transfer) >= pile and (largest == inflight or _held_by_transfer(decode, levels)):
+        found = _slow_transfer(snapshot, inflight, transfer)
     elif largest == bootstrap and min(bootstrap, prealloc) >= pile:
         found = _no_room(decode, bootstrap, prealloc, levels)
     if found is not None:
@@ -271,6 +276,19 @@ def _compute_bound(snapshot: Snapshot, queue: float) -> tuple[Role, str, str]:
         f"prefill is compute-bound: {count(queue)} ready to run wait for a forward pass",
         "add prefill capacity, or raise the prefix hit rate",
     )
+
+
+def _slow_transfer(snapshot: Snapshot, inflight: float, transfer: float) -> tuple[Role, str, str]:
+    text = f"KV transfer is slow: {count(inflight)} being sent, {count(transfer)} waiting for them"
+    sending = {w.name: w.inflight or 0.0 for w in snapshot.pool_workers(Role.PREFILL)}
+    most = max(sending, key=lambda name: sending[name])
+    if snapshot.prefill.usable > 1 and sending[most] >= 0.8 * inflight:
+        return (
+            Role.DECODE,
+            f"{text}; {count(sending[most])} of them from {most}",
+            f"look at the network of {most} and its transfer log; drain it if that goes on",
+        )
+    return Role.DECODE, text, "look at the network between the pools and the transfer backend's log"
 
 
 def _no_room(decode: Pool, bootstrap: float, prealloc: float, levels: Levels) -> tuple[Role, str, str]:

@@ -226,3 +226,24 @@ def test_one_prefill_worker_that_all_wait_for_is_named() -> None:
         worker("d", backlog=waits(queue=0, prealloc=0, transfer=130)),
     )
     assert one(snapshot, "bottleneck").text == "prefill waits on one worker: 130 of 132 queue at p1"
+
+
+def test_handshakes_behind_a_slow_transfer_are_not_its_cause() -> None:
+    """KV that does not arrive holds decode's memory: more decode workers would not help."""
+    snapshot = scene(
+        *(
+            worker(f"p{n}", Role.PREFILL, backlog=waits(queue=0, bootstrap=39), inflight=inflight)
+            for n, inflight in enumerate((0.0, 0.0, 73.0))
+        ),
+        worker(
+            "d",
+            backlog=waits(queue=0, prealloc=115, transfer=73),
+            kv_use=0.88,
+            kv_use_worst=0.88,
+            running=4.0,
+        ),
+    )
+    found = one(snapshot, "bottleneck")
+    assert found.text == "KV transfer is slow: 73 being sent, 73 waiting for them; 73 of them from p2"
+    assert "network of p2" in found.fix
+    assert "more decode workers" not in one(snapshot, "kv_pressure").fix
