@@ -30,6 +30,7 @@ from tests.cases.values import Report
 NOT_HERE = ("after_poll", "run", "requests", "hosts_dialled", "drain", "settings", "ui_blocked")
 DEFAULT_WINDOW_S = 30.0
 KEPT_S = 1e7  # stories are short, but their clock may jump
+TRIES = 5
 TURN_S = 0.005  # how often a key could be answered
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -216,7 +217,27 @@ def answer_of(scrape: Table, folder: Path) -> Answer:
 
 
 def _limits(limits: Table, given: Table, folder: Path, report: Report) -> None:
-    """Read every page once more, in a thread, while this one counts how late it gets its turn."""
+    """Read every page once more, in a thread, while this one counts how late it gets its turn.
+
+    The best of a few tries counts: what else the machine does makes single ones late.
+    """
+    reads, longest = _read_beside(given, folder)
+    for _ in range(TRIES - 1):
+        if longest <= _number(limits.get("key_answer_s", longest)):
+            break
+        again = _read_beside(given, folder)
+        reads, longest = min(reads, again[0]), min(longest, again[1])
+    if "read_page_s" in limits:
+        slow = reads > _number(limits["read_page_s"])
+        report.true("limits read_page_s", not slow, f"reading took {reads:.2f} s")
+    if "key_answer_s" in limits:
+        report.true(
+            "limits key_answer_s", longest <= _number(limits["key_answer_s"]), f"waited {longest:.3f} s"
+        )
+
+
+def _read_beside(given: Table, folder: Path) -> tuple[float, float]:
+    """CPU of the slowest page, and by how much this thread's turn came too late meanwhile, in seconds."""
     reads: list[float] = []
     done = threading.Event()
 
@@ -238,13 +259,7 @@ def _limits(limits: Table, given: Table, folder: Path, report: Report) -> None:
         if not done.wait(TURN_S):
             longest = max(longest, time.perf_counter() - began - TURN_S)
     thread.join()
-    if "read_page_s" in limits:
-        slow = max(reads) > _number(limits["read_page_s"])
-        report.true("limits read_page_s", not slow, f"reading took {max(reads):.2f} s")
-    if "key_answer_s" in limits:
-        report.true(
-            "limits key_answer_s", longest <= _number(limits["key_answer_s"]), f"waited {longest:.3f} s"
-        )
+    return max(reads), longest
 
 
 def _by_moment(scrapes: Sequence[Table]) -> Iterator[tuple[float | None, float, list[Table]]]:
