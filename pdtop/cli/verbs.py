@@ -279,9 +279,14 @@ class Verb:
             return None
 
     def _assert_where_needed(self, progress: Sequence[DrainProgress]) -> None:
-        """A router that has taken the worker back is told again, for which the gate must be armed."""
-        needed = any(one.state is DrainState.PARTLY_DRAINED for one in progress)
-        if needed == self._gate.view().read_only:
+        """A router that has taken the worker back is told again, for which the gate must be armed.
+
+        Beside a service it is the service that does.
+        """
+        view = self._gate.view()
+        served = view.holder is not None and view.holder.service
+        needed = not served and any(one.state is DrainState.PARTLY_DRAINED for one in progress)
+        if needed == view.read_only:
             if needed:
                 self._gate.arm()
             else:

@@ -210,7 +210,7 @@ class Operator:
     def arm(self) -> str:
         problem = self._arm("this console")
         if not problem:
-            self._parts.tasks.submit(self._recall_log())
+            self._parts.tasks.submit(self._learn())
         return problem
 
     def disarm(self) -> None:
@@ -263,9 +263,6 @@ class Operator:
         return None
 
     # On the engine's loop ----------------------------------------------------------------------------
-
-    async def _recall_log(self) -> None:
-        await self._learn()
 
     async def _first_look(self) -> None:
         self._parts.tasks.engine = threading.get_ident()

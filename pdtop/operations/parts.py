@@ -44,7 +44,7 @@ class Tasks:
             return False  # it has ended
         return True
 
-    def submit(self, work: Coroutine[Any, Any, None]) -> bool:
+    def submit(self, work: Coroutine[Any, Any, object]) -> bool:
         """Have the engine do it; False if it does not run."""
         try:
             self._monitor.submit(work)

@@ -86,8 +86,8 @@ class Desk:
         """Whether a key that changes something may go on; if not, it is said what would let it."""
         if self.gate is None:
             self._app.say(NO_GATE, "warning")
-        elif self.view.read_only and self.view.holder is not None:
-            self._app.say(f"read-only: {self.view.holder.text} operates on this cluster", "warning")
+        elif self.view.read_only and self.view.holder is not None and not self.view.holder.service:
+            self._app.say(f"read-only: {self.view.holder.words}", "warning")
         elif self.view.read_only:
             self._app.say("read-only: W arms this console (or start it with --write)", "warning")
         return self.gate is not None and not self.view.read_only

@@ -104,8 +104,9 @@ def operations_strip(view: View, lines: int, width: int, now: float) -> list[Lin
     """Who else operates here, then operations, worst first; the last line says how many more there are."""
     out: list[Line] = []
     if view.holder is not None:
-        words = f"{text.clean(view.holder.text, 80)} operates on this cluster"
-        out.append(clip(((" ◌ locked  ", Tone.INFO), (words, Tone.TEXT)), width))
+        sign = "service" if view.holder.service else "locked"
+        words = text.clean(view.holder.words, 110)
+        out.append(clip(((f" ◌ {sign}  ", Tone.INFO), (words, Tone.TEXT)), width))
     found = worst_first(view.operations)
     shown = found[: max(0, lines - len(out))]
     hidden = len(found) - len(shown)

@@ -241,11 +241,19 @@ async def test_init_from_a_router_that_does_not_answer(tmp_path: Path) -> None:
     assert "does not tell its workers" in done.err
 
 
-async def test_apply_watch_says_what_happens_and_keeps_others_out(cluster: Cluster) -> None:
+async def test_apply_watch_says_what_happens_and_verbs_work_beside_it(cluster: Cluster) -> None:
     process = await cluster.started("apply", "--watch", "--yes")
     await said(process, "kept true")
-    locked = await cluster.run("weight", cluster.address(2), "0.5", "--yes")
-    assert (locked.code, "operates on this cluster" in locked.err) == (4, True)
+    second = await cluster.run("apply", "--watch", "--yes")
+    assert (second.code, "'s service tells the routers" in second.err) == (4, True)
+    drained = await cluster.run("drain", cluster.address(2), "--wait", "--yes")
+    assert (drained.code, "safe to stop" in drained.out, cluster.drained(2)) == (0, True, True)
+    assert "'s service tells the routers; this waits to see it done" in drained.err
+    await said(process, "config.toml edited by ")
+    await said(process, "drained, safe to stop")
+    back = await cluster.run("undrain", cluster.address(2), "--yes")
+    assert (back.code, "it shows what the file says" in back.out) == (0, True)
+    await said(process, "config.toml edited by ")
 
     text = cluster.path.read_text().replace("round_robin", "random")
     cluster.path.write_text(text)
