@@ -191,8 +191,9 @@ class ConsoleApp(App[None]):
         super()._display(screen, tight(renderable))
 
     def _tick(self) -> None:
-        if isinstance(self.screen, ConsoleScreen) and not self._behind():
-            self.screen.show_top()
+        for screen in self.screen_stack[-1:]:  # none at the very end
+            if isinstance(screen, ConsoleScreen) and not self._behind():
+                screen.show_top()
 
     def status(self) -> Status:
         """Live or paused, how old, how often."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from textual.notifications import SeverityLevel
+from textual.screen import ModalScreen
 
 from pdtop.operations.model import EMPTY_VIEW, Choice, Operation, Outcome, Plan, Request, View
 from pdtop.tui.messages import ViewArrived
@@ -33,6 +34,7 @@ class Desk:
         self._arrived = False
         self._unsubscribe: Callable[[], None] | None = None
         self._noticed: frozenset[str] = frozenset()
+        self._begun: set[str] = set()  # operations asked for here whose end was not told yet
 
     # Views -------------------------------------------------------------------------------------------
 
@@ -61,6 +63,9 @@ class Desk:
             if notice not in self._noticed:
                 self._app.say(notice, "warning")
         self._noticed = frozenset(self.view.notices)
+        for operation in self.view.operations:
+            if operation.ended and operation.id in self._begun:
+                self._tell_end(operation)
         self._app.show_view(armed_changed=before.read_only != self.view.read_only)
 
     # Arming ------------------------------------------------------------------------------------------
@@ -113,10 +118,17 @@ class Desk:
         if self.gate is None:
             return
         operation = self.gate.start(answer.plan, typed=answer.typed, overrule=answer.overrule)
+        self._begun.add(operation.id)
         self.take()
-        if operation.ended and operation.conflicts:
+        if operation.ended and operation.id in self._begun:
+            self._tell_end(operation)
+
+    def _tell_end(self, operation: Operation) -> None:
+        """Not every screen shows operations: what did not go well is said, a conflict is asked about."""
+        self._begun.discard(operation.id)
+        if operation.conflicts and not isinstance(self._app.screen, ModalScreen):
             self.decide(operation)
-        elif operation.ended and operation.outcome not in (None, Outcome.DONE):
+        elif operation.outcome not in (None, Outcome.DONE):
             self._app.say(ended_words(operation), _severity(operation.outcome))
 
     def decide(self, operation: Operation) -> None:

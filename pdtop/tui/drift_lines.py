@@ -9,7 +9,7 @@ from pdtop.cluster.model import Drift, Snapshot
 from pdtop.operations.model import RestartPlan
 from pdtop.tui import text
 from pdtop.tui.tones import Line, Tone
-from pdtop.tui.worker_lines import BLANK, heading, labelled
+from pdtop.tui.worker_lines import BLANK, heading, labelled, signed
 
 
 def page(snapshot: Snapshot, restart: RestartPlan | None, width: int) -> list[Line]:
@@ -20,7 +20,7 @@ def page(snapshot: Snapshot, restart: RestartPlan | None, width: int) -> list[Li
 def _file(snapshot: Snapshot, width: int) -> list[Line]:
     if not snapshot.config_error:
         return []
-    told = labelled("✖ ", snapshot.config_error, width, Tone.CRITICAL)
+    told = signed("✖ ", snapshot.config_error, width, Tone.CRITICAL)
     return [heading("CONFIG.TOML", "broken: the last good one is in force", width), *told, BLANK]
 
 
@@ -41,8 +41,8 @@ def _drift(snapshot: Snapshot, width: int) -> list[Line]:
 
 def _one(drift: Drift, width: int) -> list[Line]:
     return [
-        *labelled("   ▲ ", drift.text, width, Tone.WARNING),
-        *labelled("     do   ", drift.fix, width, Tone.MUTED),
+        *signed("   ▲ ", drift.text, width, Tone.WARNING),
+        *labelled("     do   ", drift.fix, width),
     ]
 
 
@@ -54,7 +54,7 @@ def _restart(restart: RestartPlan | None, width: int) -> list[Line]:
     for change in restart.changes:
         out += labelled(" ↻ ", change.text, width)
     for warning in restart.warnings:
-        out += labelled(" ▲ ", warning, width, Tone.WARNING)
+        out += signed(" ▲ ", warning, width, Tone.WARNING)
     if restart.command:
         out += _command(" command  ", restart.command, width)
     else:

@@ -54,9 +54,11 @@ def entry_line(entry: LogEntry, width: int, now: float) -> Line:
         (f" {when(entry.at, now):<12}", Tone.MUTED),
         (f"{sign} ", tone),
         (f"{text.clean(what, 160)}", Tone.STRONG),
-        (f"  {word}", tone),
     )
-    tail: Line = ((f"  {who}" + ("  undone" if entry.undone_by else ""), Tone.MUTED),)
+    tail: Line = (
+        (f"  {word}", tone),
+        (f"  {who}" + ("  undone" if entry.undone_by else ""), Tone.MUTED),
+    )
     room = max(20, width - line_width(tail))
     return clip((*clip(line, room), *tail), width)
 

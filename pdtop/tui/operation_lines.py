@@ -16,6 +16,7 @@ from pdtop.operations.model import (
 from pdtop.tui import text
 from pdtop.tui.headline import clip
 from pdtop.tui.lines import line_width
+from pdtop.tui.plan_lines import verb, workers_of
 from pdtop.tui.tones import Line, Run, Tone
 from pdtop.tui.worker_lines import BLANK, heading, labelled
 
@@ -80,18 +81,42 @@ def status(operation: Operation) -> tuple[str, Tone]:
 
 
 def operation_line(operation: Operation, width: int, now: float) -> Line:
-    """One operation in one line: how it stands, what it is, what is said, what to do next."""
+    """One operation in one line: how it stands, what it is, what is said, what to do next.
+
+    Where that does not fit, what it is is said in fewer words, and "done" only by its sign.
+    """
     word, tone = status(operation)
-    seconds = operation.seconds if operation.ended else max(0.0, now - operation.started)
-    runs: list[Run] = [(f" {word}  ", tone), (what(operation), Tone.STRONG)]
-    if operation.words:
-        runs.append(("  " + text.clean(operation.words), Tone.TEXT))
-    if not operation.ended:
-        runs.append((f"  {text.age(seconds)}", Tone.MUTED))
-    tail: Line = ((f"  {text.clean(operation.next_step, 60)} ", Tone.KEY),) if operation.next_step else ()
+    words = _said(operation)
+    sign = word.split()[0] if operation.outcome is Outcome.DONE and words else word
+    tail: Line = ((f"  {text.clean(operation.next_step, 60)}", Tone.KEY),) if operation.next_step else ()
+    brief = _briefly(operation)
+    runs: list[Run] = []
+    for state, title, gap in ((word, what(operation), "  "), (word, brief, "  "), (sign, brief, " ")):
+        runs = [(f" {state}{gap}", tone), (title, Tone.STRONG)]
+        if words:
+            runs.append((gap + words, Tone.TEXT))
+        if not operation.ended:
+            runs.append((f"  {text.age(max(0.0, now - operation.started))}", Tone.MUTED))
+        if line_width((*runs, *tail)) <= width:
+            return (*runs, *tail)
     if line_width(tail) > width // 2:
         return clip((*runs, *tail), width)
     return (*clip(tuple(runs), width - line_width(tail)), *tail)
+
+
+def _said(operation: Operation) -> str:
+    """Its words, without the name of the one worker that the title has already."""
+    targets = operation.plan.targets
+    words = operation.words.removeprefix(f"{targets[0]}: ") if len(targets) == 1 else operation.words
+    return text.clean(words)
+
+
+def _briefly(operation: Operation) -> str:
+    """``Drain 10.0.2.22:30001``."""
+    workers = workers_of(operation.plan.request)
+    if not workers:
+        return what(operation)
+    return text.clean(f"{verb(operation.plan.request)} {', '.join(workers)}", 100)
 
 
 def strip_height(view: View, height: int) -> int:
@@ -146,7 +171,7 @@ def drain_words(drain: DrainProgress, now: float) -> list[Run]:
         runs.append((text.clean(drain.note, 120), Tone.WARNING))
     if drain.deadline is not None and drain.state is not DrainState.DRAINED:
         left = drain.deadline - now
-        late = f"deadline passed {text.age(-left)} ago" if left < 0 else f"asks in {text.age(left)}"
+        late = f"deadline passed {text.age(-left)} ago" if left < 0 else f"deadline in {text.age(left)}"
         runs.append((late, Tone.WARNING if left < 0 else Tone.MUTED))
     if drain.by:
         runs.append((f"asked by {text.clean(drain.by, 40)}", Tone.MUTED))

@@ -26,13 +26,16 @@ from pdtop.operations.model import (
 from pdtop.tui import text
 from pdtop.tui.headline import clip
 from pdtop.tui.tones import Line, Tone
-from pdtop.tui.worker_lines import BLANK, labelled, wrapped
+from pdtop.tui.worker_lines import BLANK, labelled, signed
 
 #: Cells of the labels at the left of a question.
 LABEL = 11
 
 #: Lines of a diff that are shown; the rest is counted.
 MOST_DIFF = 60
+
+#: Rows about values and lines of the file that the plan was made on.
+_OF_THE_FILE = ("Change", "File")
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
@@ -86,8 +89,9 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
         return [*_refusals(plan, width), *_after_blank(_rows(plan, width))]
     if plan.nothing_to_do:
         return [*_label("Nothing to do", plan.nothing_to_do, width), *_after_blank(_rows(plan, width))]
+    if plan.conflicts:
+        return [*_conflicts(plan.conflicts, width), *_after_blank(_rows(plan, width))]
     blocks = [
-        _conflicts(plan.conflicts, width),
         [*_rows(plan, width), *(line for e in _effects(plan) for line in _effect(e, width))],
         [line for guard in plan.guards for line in _guard(guard, width)],
         _meanwhile(plan, width),
@@ -109,7 +113,9 @@ def _label(label: str, words: str, width: int, tone: Tone = Tone.TEXT) -> list[L
 
 
 def _rows(plan: Plan, width: int) -> list[Line]:
-    return [line for name, words in plan.rows for line in _label(name, words, width)]
+    """What it would do; in a conflict without what was said of the file, which is no longer so."""
+    stale = _OF_THE_FILE if plan.conflicts else ()
+    return [line for name, words in plan.rows if name not in stale for line in _label(name, words, width)]
 
 
 def _effects(plan: Plan) -> tuple[PoolEffect, ...]:
@@ -132,27 +138,16 @@ def _refusals(plan: Plan, width: int) -> list[Line]:
     out: list[Line] = []
     for guard in plan.guards:
         if guard.blocks and not guard.override:
-            out += _signed("✖ refused  ", guard.text, width, Tone.CRITICAL)
-            out += _signed("  to change  ", guard.to_change, width, Tone.TEXT)
+            out += signed("✖ refused  ", guard.text, width, Tone.CRITICAL)
+            out += signed("  to change  ", guard.to_change, width, Tone.TEXT)
     return out
 
 
 def _guard(guard: Guard, width: int) -> list[Line]:
     tone = Tone.CRITICAL if guard.blocks else Tone.WARNING
     return [
-        *_signed("✖ " if guard.blocks else "▲ ", guard.text, width, tone),
-        *_signed("  else ", guard.to_change, width, Tone.MUTED),
-    ]
-
-
-def _signed(sign: str, words: str, width: int, tone: Tone) -> list[Line]:
-    """Outside text after a sign that has the same tone, wrapped below itself."""
-    if not words.strip():
-        return []
-    indent = len(sign)
-    return [
-        ((sign if index == 0 else " " * indent, tone), (piece, tone))
-        for index, piece in enumerate(wrapped(words, max(8, width - indent)))
+        *signed("✖ " if guard.blocks else "▲ ", guard.text, width, tone),
+        *signed("  else ", guard.to_change, width, Tone.MUTED),
     ]
 
 
@@ -212,7 +207,7 @@ def _conflicts(conflicts: Sequence[Conflict], width: int) -> list[Line]:
     """The three sides of each key: what it was, what somebody made of it meanwhile, what is asked here."""
     out: list[Line] = []
     for conflict in conflicts:
-        out += _signed("✖ ", f"{conflict.key} was changed by someone else meanwhile", width, Tone.CRITICAL)
+        out += signed("✖ ", f"{conflict.key} was changed by someone else meanwhile", width, Tone.CRITICAL)
         for label, value, tone in (
             ("was", conflict.base, Tone.MUTED),
             ("theirs", conflict.theirs, Tone.STRONG),

@@ -130,8 +130,8 @@ def _row(field: Field, pending: str | None, width: int) -> Line:
         value.append((" default" if now != NOT_SET else "", Tone.MUTED))
     word, tone = EFFECTS.get(field.effect, EFFECTS["unknown"])
     cells: list[tuple[Line, int]] = [
-        (((f"   {text.clean(field.title, 40)}", Tone.TEXT),), 29),
-        (tuple(value), 26 if narrow else 34),
+        (((f"   {text.clean(field.title, 40)}", Tone.TEXT),), 31),
+        (tuple(value), 24 if narrow else 32),
     ]
     if not narrow:
         cells.append((((text.clean(field.valid, 60), Tone.MUTED),), 30))
@@ -166,7 +166,7 @@ def _without(words: str, start: str) -> str:
 def comparison_lines(comparison: Comparison, width: int) -> list[Line]:
     """Before and after the last change, and what can be said of it honestly."""
     spans = f"{text.age(comparison.before_s)} before, {text.age(comparison.after_s)} since"
-    cells = [Cell("", 16, "left"), Cell("BEFORE", 10), Cell("AFTER", 10), Cell("", 24, "left")]
+    cells = [Cell("", 16, "left"), Cell("BEFORE", 10), Cell("AFTER", 10), Cell(spans, 32, "left")]
     lines: list[list[Line]] = [
         [
             ((text.clean(name, 40), Tone.MUTED),),
@@ -177,7 +177,7 @@ def comparison_lines(comparison: Comparison, width: int) -> list[Line]:
         for name, before, after, verdict in comparison.rows
     ]
     return [
-        heading(f"BEFORE AND AFTER  {text.clean(comparison.title, 80)}", spans, width),
+        heading(f"BEFORE AND AFTER  {text.clean(comparison.title, 80)}", "", width),
         *table(cells, lines, width),
         *labelled(" ", comparison.words, width - 1, Tone.STRONG),
     ]

@@ -74,6 +74,17 @@ def labelled(label: str, words: str, width: int, tone: Tone = Tone.TEXT) -> list
     ]
 
 
+def signed(sign: str, words: str, width: int, tone: Tone) -> list[Line]:
+    """Outside text after a sign that has the same tone, wrapped below itself."""
+    if not words.strip():
+        return []
+    indent = len(sign)
+    return [
+        ((sign if index == 0 else " " * indent, tone), (piece, tone))
+        for index, piece in enumerate(wrapped(words, max(8, width - indent)))
+    ]
+
+
 def table(fields: Sequence[Field], rows: Sequence[Sequence[Line]], width: int) -> list[Line]:
     """Titles and rows; the last field takes or gives what room is left or missing."""
     kept = list(range(len(fields)))

@@ -291,12 +291,16 @@ async def test_the_key_line_shows_the_keys_of_the_moment_and_takes_clicks() -> N
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 10), (20, 5)])
-@pytest.mark.parametrize("make", [fakes.moment, fakes.calm, fakes.waiting, fakes.empty, fakes.all_down,
-                                  fakes.hostile, fakes.ranked])  # fmt: skip
-async def test_every_moment_is_drawn_at_every_size(make: object, size: tuple[int, int]) -> None:
-    app = console(make())  # type: ignore[operator]
-    async with running(app, size) as (_, screen):
-        assert all(s.cell_length == size[0] for s in screen._compositor.render_strips())
+async def test_every_moment_is_drawn_at_every_size(size: tuple[int, int]) -> None:
+    source = FakeSource(fakes.moment())
+    app = console(source)
+    async with running(app, size) as (pilot, screen):
+        for make in (fakes.moment, fakes.calm, fakes.waiting, fakes.empty, fakes.all_down, fakes.hostile,
+                     fakes.ranked):  # fmt: skip
+            source.push(make())
+            await pilot.pause()
+            lengths = {s.cell_length for s in screen._compositor.render_strips()}
+            assert lengths == {size[0]}, make.__name__
 
 
 async def test_every_worker_of_three_and_four_is_seen_at_80x24() -> None:

@@ -56,8 +56,11 @@ def test_what_asks_comes_first_then_the_worst_and_what_ended_well_last() -> None
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "draining 2m10s · 13 left · about 3m · asks in 27m50s · asked by anna@jump-1"),
-        ({"left": None, "eta_s": None}, "draining 2m10s · – left · asks in 27m50s · asked by anna@jump-1"),
+        ({}, "draining 2m10s · 13 left · about 3m · deadline in 27m50s · asked by anna@jump-1"),
+        (
+            {"left": None, "eta_s": None},
+            "draining 2m10s · – left · deadline in 27m50s · asked by anna@jump-1",
+        ),
         ({"state": DrainState.DRAINED, "left": 0.0}, "drained: safe to stop · asked by anna@jump-1"),
         (
             {"state": DrainState.PARTLY_DRAINED, "still_on": ("R2",), "by": "", "deadline": None},

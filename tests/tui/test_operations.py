@@ -243,7 +243,7 @@ async def test_a_conflict_shows_three_sides_and_mine_overrules() -> None:
         said = screen_text(app)
         for words in ("was changed by someone else", "was     0.3", "theirs  0.35", "mine    0.4"):
             assert words in said, words
-        assert [str(b.label) for b in app.screen.query(Button)] == ["Keep theirs", "Mine"]
+        assert [str(b.label) for b in app.screen.query(Button)] == ["Keep theirs", "Take mine"]
         await press(pilot, "enter")
         assert app.screen is screen
         assert len(gate.started) == 1
@@ -259,6 +259,35 @@ async def test_a_refusal_after_the_question_is_a_toast() -> None:
     async with running(app) as (pilot, _):
         await press(pilot, "d", "right", "enter")
         assert toasts(app) == ["Drain decode worker 10.0.2.22:30001: refused: 10.0.2.22 is gone [/x]"]
+
+
+async def test_what_ends_badly_later_is_said_once_on_any_screen() -> None:
+    gate = FakeGate()
+    app = console(fakes.moment(), gate=gate)
+    async with running(app) as (pilot, _):
+        await press(pilot, "d", "right", "enter", "t")
+        assert toasts(app) == []
+        for _ in range(2):
+            gate.set(operations=(replace(scenes.PARTLY, id="op1"), replace(scenes.PARTLY, id="somebody's")))
+            await settled(pilot)
+        said = "Drain decode worker 10.0.2.22:30001: partly done: router-1 does not answer"
+        assert toasts(app) == [said]
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["asks", "another question is open"])
+async def test_a_conflict_that_comes_later_asks_unless_a_question_is_open(busy: bool) -> None:
+    gate = FakeGate()
+    conflict = Conflict("prefill.cache_aware_threshold", 0.3, 0.35, 0.4)
+    refused = operation(
+        phase=Phase.ENDED, outcome=Outcome.REFUSED, words="whose value?", conflicts=(conflict,)
+    )
+    app = console(fakes.moment(), gate=gate)
+    async with running(app) as (pilot, _):
+        await press(pilot, "d", "right", "enter", *(["d"] if busy else ["t"]))
+        gate.set(operations=(refused,))
+        await settled(pilot)
+        assert ("theirs  0.35" in screen_text(app)) is not busy
+        assert len(toasts(app)) == busy
 
 
 async def test_no_danger_on_keys_that_page_or_copy_elsewhere() -> None:
@@ -353,7 +382,7 @@ async def test_operations_are_listed_answered_and_dismissed() -> None:
     app = console(fakes.moment(), gate=gate)
     async with running(app, (80, 24)) as (pilot, _):
         said = screen_text(app)
-        assert "▲ deadline passed  Drain decode worker" in said
+        assert "▲ deadline passed  Drain 10.0.2.22:30001" in said
         assert "▲ partly done" in said
         await press(pilot, "o", "enter")
         assert "cancel the drain: bring the worker back" in screen_text(app)

@@ -104,8 +104,8 @@ class OverviewScreen(OperatingScreen):
 
     def take(self, snapshot: Snapshot) -> None:
         width, height = self.size
-        if not width:
-            return
+        if not width or not self.panes[0].is_running:
+            return  # not there yet, or on its way out
         options = self.console_app.options
         found = findings_by_worker(snapshot)
         wanted = self._filter.filter

@@ -101,15 +101,17 @@ class QuestionScreen(ModalScreen[Answer | None]):
             field = Input(placeholder=clean(word, 80), compact=True, classes="override")
             prompt = Static(Content.assemble("type ", (clean(word, 80), "bold"), " to go on (tab)"))
             await self.query_one("#typed").mount(prompt, field)
-        label = "Mine" if plan.conflicts else plan_lines.verb(plan.request)
+        label = "Take mine" if plan.conflicts else plan_lines.verb(plan.request)
         yes = Button(Content(label), id="yes", compact=True, disabled=bool(plan.overrides))
         await self.query_one(".buttons").mount(yes)
 
     def _show_body(self) -> None:
         if self._plan is None:
             return
-        width = min(WIDTH, int(self.app.size.width * 0.96)) - 5
+        width = min(WIDTH, int(self.app.size.width * 0.96)) - 6
         lines = [to_content(line, self._look.palette) for line in plan_lines.plan_lines(self._plan, width)]
+        if self._plan.overrides:
+            lines.append(Content(""))
         self.query_one("#body", Static).update(Content("\n").join(lines))
 
     def on_resize(self) -> None:
