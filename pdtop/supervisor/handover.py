@@ -142,6 +142,8 @@ class _Side(asyncio.Protocol):
 class _Client(_Side):
     """``unanswered``: what it sent since the last byte of an answer; None: too much to send again."""
 
+    peer: _Upstream | None = None
+
     def __init__(self, hand_over: HandOver) -> None:
         self._hand_over = hand_over
         self._joining: asyncio.Task[None] | None = None
@@ -169,7 +171,7 @@ class _Client(_Side):
             return
         self.peer = upstream
         if self.unanswered:
-            upstream.transport.write(bytes(self.unanswered))
+            upstream.take(bytes(self.unanswered))
         if self._ended:
             upstream.transport.write_eof()
         self.transport.resume_reading()
@@ -181,7 +183,7 @@ class _Client(_Side):
             if len(kept) > _RESEND_BYTES:
                 self.unanswered = None
         if self.peer is not None:
-            self.peer.transport.write(data)
+            self.peer.take(data)
         elif self._joining is None:
             self.rejoin()  # its former process closed after a whole answer
 
@@ -250,8 +252,23 @@ class _Upstream(_Side):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.backend.open += 1
+        self._socket = transport.get_extra_info("socket")
+
+    def take(self, data: bytes) -> None:
+        """Pass on what the client sent."""
+        self.transport.write(data)
+        self._acknowledge_at_once()
+
+    def _acknowledge_at_once(self) -> None:
+        """sglang-router holds small writes back until the last one is acknowledged (Nagle): 40 ms otherwise.
+
+        The kernel forgets it after a while, and whenever something is sent.
+        """
+        with suppress(OSError):
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def data_received(self, data: bytes) -> None:
+        self._acknowledge_at_once()
         client = self.peer
         kept = client.unanswered
         if kept:
