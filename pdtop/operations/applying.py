@@ -20,6 +20,7 @@ from pdtop.operations.controls import Controls
 from pdtop.operations.model import Guard, Outcome, RouterOutcome
 from pdtop.operations.reconcile import Actions, Add, Change, LeftAlone, Remove, actions
 from pdtop.operations.specs import Specs
+from pdtop.operations.state import StateUnwritable
 from pdtop.routers.change import Result
 from pdtop.routers.control import Control, Controlled, WorkerSpec
 from pdtop.routers.effective import Effective, not_in_force
@@ -186,11 +187,14 @@ class Applier:
                 words = "not taken out: what was to take its place has not come up"
                 done.append(Controlled(Result.FAILED, words, problem="refused"))
                 continue
-            if isinstance(action, Remove):
-                async with self._removing.setdefault(name, asyncio.Lock()):
-                    one = await self._take_out(name, control, action, after, before, scope)
-            else:
-                one = await self._carry_out(name, control, action)
+            try:
+                if isinstance(action, Remove):
+                    async with self._removing.setdefault(name, asyncio.Lock()):
+                        one = await self._take_out(name, control, action, after, before, scope)
+                else:
+                    one = await self._carry_out(name, control, action)
+            except StateUnwritable as error:  # not sent: what the router knew of the worker would be lost
+                one = Controlled(Result.FAILED, str(error), "mend the state folder", problem="refused")
             done.append(one)
             if one.result is Result.DONE and isinstance(action, Add):
                 added.add(action.key)

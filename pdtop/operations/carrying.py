@@ -108,7 +108,8 @@ class Carrier:
         """What begins when a change has been made: waiting for a drain, watching a return, comparing."""
         parts = self._parts
         for one in job.applied.routers:
-            if one.outcome is Outcome.TIMED_OUT:
+            # Also one that answered nonsense: nothing was tried there.
+            if one.outcome is Outcome.TIMED_OUT or (one.outcome is Outcome.FAILED and not one.changed):
                 words = f"{one.router} answers again: {job.operation.plan.title}"
                 parts.asserting.owe(one.router, job.scope.workers or None, words)
         before, after = job.configs

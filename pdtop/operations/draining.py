@@ -29,6 +29,8 @@ _FALL_POINTS = 24
 #: Readings that must agree before requests are said to be held by no router: both sides are read at
 #: different moments.
 _ORPHAN_READINGS = 3
+#: A clock that is only corrected a little was not set.
+_CLOCK_SET_S = 1.0
 #: Two moments closer than this are one: ages were subtracted from clocks.
 _SAME_S = 1e-3
 
@@ -152,8 +154,7 @@ class DrainWatch:
     """One worker's drain. Feed it samples in the order of their time; ask :meth:`progress`.
 
     ``since``: epoch seconds of the request, from which ``timeout_s`` counts. ``stopped_at``: when new work
-    was stopped, on the samples' clock; None: not yet, then it cannot become drained. Set it when it happens;
-    set ``timeout_s`` to wait longer.
+    was stopped, on the samples' clock; None: not yet, then it cannot become drained. Set it when it happens.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class DrainWatch:
         self.quiet_needed = quiet_needed
         self.timeout_s = timeout_s
         self.by = by
+        self._epoch: float | None = None  # epoch seconds at 0 of the samples' clock, as at first
         self._now: float | None = None
         self._sample: Sample | None = None
         self._words: Mapping[str, _Word] = {}
@@ -192,6 +194,8 @@ class DrainWatch:
             return
         self._now = max(sample.at, self._now if self._now is not None else sample.at)
         self._sample = sample
+        if self._epoch is None:
+            self._epoch = sample.wall - sample.at
         self._hear(sample)
         restarted = before is not None and sample.restarts > before.restarts
         self._restarted = self._restarted or restarted
@@ -214,10 +218,15 @@ class DrainWatch:
     @property
     def overdue(self) -> bool:
         """Whether the deadline has passed without the worker being drained. Nothing follows by itself."""
-        sample, now = self._sample, self._now
-        if sample is None or now is None or self._state(now) is DrainState.DRAINED:
+        now, epoch = self._now, self._epoch
+        if now is None or epoch is None or self._state(now) is DrainState.DRAINED:
             return False
-        return sample.wall + (now - sample.at) >= self.since + self.timeout_s
+        return epoch + now >= self.since + self.timeout_s
+
+    def wait_longer(self, seconds: float) -> None:
+        """From now on for so long."""
+        if self._now is not None and self._epoch is not None:
+            self.timeout_s = max(0.0, self._epoch + self._now - self.since) + seconds
 
     def progress(self, now: float) -> DrainProgress:
         """How far it is at ``now``, on the samples' clock."""
@@ -231,11 +240,18 @@ class DrainWatch:
             eta_s=self._eta(left) if state is DrainState.DRAINING else None,
             since=self.since,
             by=self.by,
-            deadline=self.since + self.timeout_s,
+            deadline=self.since + self.timeout_s + self._clock_set(),
             still_on=self._still_on(),
             orphans=self._orphans(),
             note="; ".join(self._notes(now, state, left)),
         )
+
+    def _clock_set(self) -> float:
+        """By how much the machine's clock was set since the first sample: no deadline moves by that."""
+        if self._sample is None or self._epoch is None:
+            return 0.0
+        moved = self._sample.wall - self._sample.at - self._epoch
+        return moved if abs(moved) >= _CLOCK_SET_S else 0.0
 
     def _hear(self, sample: Sample) -> None:
         """What the routers say, and since when none of them sends."""

@@ -93,7 +93,7 @@ class Drains:
     def wait_longer(self, key: str, seconds: float) -> None:
         """From now on for so long."""
         if (watch := self._watches.get(key)) is not None:
-            watch.timeout_s = max(0.0, self._clock() - watch.since) + seconds
+            watch.wait_longer(seconds)
 
     def over(self, keys: Iterable[str]) -> None:
         """These are not waited for any more: they are empty, or somebody has decided so."""

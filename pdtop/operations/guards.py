@@ -158,7 +158,7 @@ def pool_effects(
 
 def leaving(before: Config, after: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
     """Workers of a pool that get new work with one file and not with the other."""
-    return _in_rotation(before, role, engines) - _in_rotation(after, role, engines)
+    return in_rotation(before, role, engines) - in_rotation(after, role, engines)
 
 
 def listed(config: Config, role: Role, *, drained: bool = True) -> dict[str, float]:
@@ -172,13 +172,13 @@ def listed(config: Config, role: Role, *, drained: bool = True) -> dict[str, flo
     }
 
 
-def _in_rotation(config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
+def in_rotation(config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
     return frozenset(listed(config, role, drained=False)) - _weightless(config, role, engines)
 
 
 def _idle(snapshot: Snapshot, config: Config, role: Role, engines: Collection[str]) -> frozenset[str]:
     """Workers that get no new work by the file, whatever a snapshot from before its last change says."""
-    idle = frozenset(listed(config, role)) - _in_rotation(config, role, engines)
+    idle = frozenset(listed(config, role)) - in_rotation(config, role, engines)
     if engines and all(powers_of(engine).reads_file for engine in engines):
         named = {key for pool in POOLS for key in listed(config, pool)}
         idle |= {worker.key for worker in snapshot.pool_workers(role)} - named

@@ -162,14 +162,15 @@ class Operator:
     def start(self, plan: Plan, *, typed: Sequence[str] = (), overrule: bool = False) -> Operation:
         """Carry a plan out; see :meth:`pdtop.operations.gate.Gate.start`."""
         operation = self._parts.operation(plan, self._source)
-        prepared = self._prepared.get(plan.id)
+        prepared = self._prepared.pop(plan.id, None)  # only one of two threads gets it
         words = frozenset(word.strip() for word in typed)
         refusal = self._refusal(prepared, words)
         if prepared is None or refusal is not None:
+            if prepared is not None:
+                self._prepared[plan.id] = prepared
             told = refusal or Guard("vanished", "this plan is too old, or was begun", "ask for it again")
             self._parts.tasks.submit(self._executor.refuse(operation, told.text, told.to_change))
             return ended(operation, Outcome.REFUSED, told.text, told.to_change)
-        self._prepared.pop(plan.id, None)
         scope = prepared.scope
         if prepared.plan.overrides:
             scope = replace(scope, confirmed=scope.workers or frozenset(plan.targets))

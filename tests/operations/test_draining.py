@@ -263,6 +263,20 @@ def test_the_deadline_passes_and_nothing_else_happens() -> None:
     assert not overdue(made)  # drained, if late
 
 
+@pytest.mark.parametrize("moved", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_moves_no_deadline(moved: float) -> None:
+    made = watch(timeout_s=10.0)
+    states(made, [at(1, 2), replace(at(9, 2), wall=EPOCH + 9 + moved)])
+    assert not overdue(made)
+    assert made.progress(9.5).deadline == EPOCH + 10 + moved  # as the clock says it now
+    states(made, [replace(at(10, 2), wall=EPOCH + 10 + moved)])
+    assert overdue(made)
+    made.wait_longer(5.0)
+    assert not overdue(made)
+    states(made, [replace(at(15, 2), wall=EPOCH + 15 + moved)])
+    assert overdue(made)
+
+
 def test_a_watch_taken_up_later_counts_from_the_request() -> None:
     made = DrainWatch("d", role=Role.DECODE, since=EPOCH - 3600, stopped_at=0.0, timeout_s=1800)
     states(made, [at(1, 4)])

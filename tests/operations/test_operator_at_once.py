@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,15 @@ async def test_hand_edits_one_after_the_other_leave_a_worker_at_the_router(tmp_p
         held = [o for o in console.view.operations if o.ended and o.outcome is not Outcome.DONE]
         assert len(held) == 1
         assert "the last usable decode worker: it stays in the router" in held[0].words
+
+
+@virtual
+async def test_a_plan_that_two_threads_start_is_carried_out_once(tmp_path: Path) -> None:
+    async with plant(tmp_path) as cluster, cluster.console() as console:
+        plan = await console.plan(SetWeight(cluster.decode[0].key, 0.5))
+        begun = await asyncio.gather(*(asyncio.to_thread(console.operator.start, plan) for _ in range(8)))
+        ended = [await console.settled(operation) for operation in begun]
+        assert [one.outcome for one in ended].count(Outcome.REFUSED) == 7
+        assert {one.words for one in ended if one.outcome is Outcome.REFUSED} == {
+            "this plan is too old, or was begun"
+        }
