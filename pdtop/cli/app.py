@@ -190,8 +190,9 @@ def watch(
 def info() -> None:
     """Versions, paths, terminal and colours: what to send along with a question."""
     from pdtop.cluster.launch import about
+    from pdtop.operations.state import state_root
 
-    for name, value in about():
+    for name, value in about(state_root(os.environ)):
         typer.echo(f"{name:<18} {value}")
 
 
@@ -343,10 +344,11 @@ def _open_console(
 ) -> int:
     _need_terminal("pdtop snapshot")
     from pdtop.cluster.launch import console_settings, start
+    from pdtop.operations.state import state_root
     from pdtop.tui.app import run
     from pdtop.tui.options import ConsoleOptions
 
-    settings = console_settings(watched.config, theme=theme, mouse=mouse)
+    settings = console_settings(watched.config, theme=theme, mouse=mouse, state_dir=state_root(os.environ))
     monitor = start(watched, interval_s=interval, window_s=window)
     operator = None
     try:

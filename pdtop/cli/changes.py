@@ -6,6 +6,7 @@ Exit codes: 0 done or drained, 1 failed, 2 usage or config, 3 a deadline passed,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pdtop.cli.common import fail, reader, seconds, watched
+from pdtop.cli.common import cluster_of, fail, reader, seconds
 from pdtop.cli.operating import Common, operating, say
 
 if TYPE_CHECKING:
     from pdtop.operations.model import Request
+    from pdtop.operations.state import StateFolder
 
 PANEL = "Change a cluster"
 CODES = """
@@ -321,15 +323,28 @@ def log(
 
       pdtop log --json | jq 'select(.outcome != "done")'
     """
-    found = watched([config] if config is not None else None)
     from pdtop.cli.printed import log_lines, log_records
     from pdtop.operations.audit import AuditLog
-    from pdtop.operations.state import folder_of
 
-    entries = AuditLog(folder_of(found.targets, found.path)).entries(number)[::-1]
+    entries = AuditLog(_state_folder(config)).entries(number)[::-1]
+    if not entries:
+        say("pdtop: nothing was changed from here yet")
     with reader():
         for line in log_records(entries) if json else log_lines(entries):
             typer.echo(line)
+
+
+def _state_folder(config: str | None) -> StateFolder:
+    """Of the cluster's file, however broken that is just now."""
+    from pdtop.cluster.launch import cluster_name, default_config, names_file
+    from pdtop.operations.state import StateFolder, folder_of, state_root
+
+    file = Path(config) if config is not None and names_file(config) else None
+    path = default_config(os.environ) if config is None else file
+    if path is not None and path.is_file():
+        return StateFolder(state_root(os.environ), cluster_name(path), path)
+    found = cluster_of(config)
+    return folder_of(found.targets, found.path)
 
 
 def config_set(

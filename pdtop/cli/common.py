@@ -61,6 +61,22 @@ def watched(
         fail(str(error))
 
 
+def cluster_of(config: str | None) -> Watched:
+    """The cluster of a verb that changes one or tells of its changes."""
+    from pdtop.cluster.launch import LaunchError, NothingNamed, find
+
+    try:
+        return find([config] if config is not None else [], [], [])
+    except NothingNamed:
+        fail(
+            "which cluster? No config.toml was found\n"
+            "  -c FILE             names it, as does $PDTOP_CONFIG; pdtop demo says where its own is\n"
+            "  pdtop config init   writes one: with --from http://router:30000 of what that router lists"
+        )
+    except LaunchError as error:
+        fail(str(error))
+
+
 @contextmanager
 def reader() -> Iterator[None]:
     """Print data within: if its reader goes away (head, less), nothing is left to say, quietly."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
-from pdtop.cli.printed import drain_words
+from pdtop.cli.printed import drain_words, next_step
 from pdtop.cli.terminal import Signals, Told
 from pdtop.cluster.model import Snapshot
 from pdtop.cluster.words import clean
@@ -46,7 +46,7 @@ class Events:
     def of_snapshot(self, snapshot: Snapshot) -> Iterator[str]:
         if snapshot.config_error != self._error:
             self._error = snapshot.config_error
-            yield f"config.toml: {self._error}" if self._error else "config.toml: in order again"
+            yield f"broken: {self._error}" if self._error else "config.toml: in order again"
 
     def _of_operation(self, operation: Operation) -> Iterator[str]:
         now = (operation.phase if operation.ended else None, operation.outcome)
@@ -57,10 +57,11 @@ class Events:
         if operation.ended:
             outcome = operation.outcome.value if operation.outcome is not None else "ended"
             words = f": {operation.words}" if operation.words not in ("", outcome) else ""
-            step = f"; next: {operation.next_step}" if operation.next_step else ""
+            step = f"; next: {step}" if (step := next_step(operation)) else ""
             yield f"{operation.plan.title}: {outcome}{words}{step}"
         elif first:
-            yield f"{operation.plan.title} ({operation.source})"
+            source = "" if operation.plan.title.startswith(operation.source) else f" ({operation.source})"
+            yield f"{operation.plan.title}{source}"
 
 
 def keep_true(

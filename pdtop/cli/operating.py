@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdtop.cli.common import watched
+from pdtop.cli.common import cluster_of
 
 if TYPE_CHECKING:
     from pdtop.cli.verbs import Verb
@@ -97,7 +97,7 @@ def operating(
     common: Common, *, source: str = "command line", keep_true: bool = False
 ) -> Iterator[Operating]:
     """The cluster, once everybody has answered or had the time to."""
-    found = watched([common.config] if common.config is not None else None)
+    found = cluster_of(common.config)
     from pdtop.cluster.launch import first_look, start
     from pdtop.operations.operator import Operator
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdtop.cluster.words import clean, count, span
 from pdtop.operations.model import (
@@ -18,7 +19,6 @@ from pdtop.operations.model import (
     Operation,
     Outcome,
     Plan,
-    Request,
     Undrain,
 )
 
@@ -32,46 +32,64 @@ _FOR_A_KEY = re.compile(r"\S(:| \w+s) ")
 USAGE = frozenset({"unknown_key", "unknown_worker", "range", "no_config", "broken_config"})
 
 
-def plan_text(plan: Plan) -> Text:
-    """The whole plan: what is, what will be, what speaks against it, the diff and the steps."""
+def plan_text(plan: Plan, width: int = 0) -> Text:
+    """The whole plan: what is, what will be, what speaks against it, the diff and the steps.
+
+    Rows are wrapped below themselves at ``width``; 0: not at all, as programs want it.
+    """
     from rich.text import Text
 
     text = Text()
     text.append(clean(plan.title), "bold")
     text.append(f"  ({clean(plan.cluster)})\n", "dim")
-    for label, words in plan.rows:
-        _row(text, label, words)
+    above = [*plan.rows]
     if not any(label == "After" for label, _ in plan.rows):
-        for effect in plan.effects:
-            _row(text, "After", effect.text)
-    for guard in plan.guards:
-        _guard(text, guard)
-    for conflict in plan.conflicts:
-        _row(text, "Conflict", conflict_words(conflict.key, conflict.base, conflict.theirs, conflict.mine))
-    for change in plan.other_changes:
-        _row(text, "Theirs", change.text)
+        above += [("After", effect.text) for effect in plan.effects]
+    rows = [_Row(label, words) for label, words in above]
+    rows += map(_guard, plan.guards)
+    for one in plan.conflicts:
+        rows.append(_Row("Conflict", conflict_words(one.key, one.base, one.theirs, one.mine)))
+    rows += [_Row("Theirs", change.text) for change in plan.other_changes]
+    text.append_text(_rows(rows, width))
     if plan.diff:
         text.append_text(diff_text(plan.diff))
-    for number, step in enumerate(plan.steps, start=1):
-        _row(text, "Steps" if number == 1 else "", f"{number}. {step.where}: {step.words}")
+    numbered = enumerate(plan.steps, start=1)
+    below = [_Row("" if n > 1 else "Steps", f"{n}. {step.where}: {step.words}") for n, step in numbered]
     if plan.nothing_to_do:
-        _row(text, "Nothing", f"to do: {plan.nothing_to_do}")
+        below.append(_Row("Nothing", f"to do: {plan.nothing_to_do}"))
+    text.append_text(_rows(below, width))
     text.rstrip()
     return text
 
 
-def _row(text: Text, label: str, words: str, style: str = "") -> None:
-    text.append(f"  {clean(label):<{_LABEL}}", style if style else "dim")
-    text.append(f"{clean(words)}\n")
+class _Row(NamedTuple):
+    label: str
+    words: str
+    style: str = "dim"
 
 
-def _guard(text: Text, guard: Guard) -> None:
+def _rows(rows: Iterable[_Row], width: int) -> Text:
+    from rich.text import Text
+
+    text = Text()
+    indent = 2 + _LABEL
+    for row in rows:
+        words = clean(row.words)
+        if width:
+            words = textwrap.fill(words, max(20, width - indent), break_on_hyphens=False).replace(
+                "\n", "\n" + " " * indent
+            )
+        text.append(f"  {clean(row.label):<{_LABEL}}", row.style)
+        text.append(f"{words}\n")
+    return text
+
+
+def _guard(guard: Guard) -> _Row:
     if not guard.blocks:
-        _row(text, "warning", guard_words(guard), "yellow")
-    elif guard.override:
-        _row(text, "careful", f"{guard_words(guard)}; to go on, type {guard.override}", "bold yellow")
-    else:
-        _row(text, "refused", guard_words(guard), "bold red")
+        return _Row("warning", guard_words(guard), "yellow")
+    if guard.override:
+        return _Row("careful", f"{guard_words(guard)}; to go on, type {guard.override}", "bold yellow")
+    return _Row("refused", guard_words(guard), "bold red")
 
 
 def guard_words(guard: Guard) -> str:
@@ -109,7 +127,10 @@ def drain_words(progress: DrainProgress, name: str) -> str:
     if progress.state is DrainState.DRAINED:
         words = "drained, safe to stop"
     elif progress.left is None:
-        words = f"{progress.state.value}, what is left is not known"
+        unread = progress.state is DrainState.UNKNOWN
+        words = (
+            "what is left is not known" if unread else f"{progress.state.value}, what is left is not known"
+        )
     else:
         words = f"{count(progress.left)} left"
         if progress.state is not DrainState.DRAINING:
@@ -206,6 +227,8 @@ def log_records(entries: Iterable[LogEntry]) -> Iterator[str]:
         yield json.dumps({"time": moment.replace("+00:00", "Z"), **asdict(entry)}, allow_nan=False)
 
 
-def what_is_asked(request: Request) -> str:
+def what_is_asked(plan: Plan) -> str:
     """The verb of a question."""
-    return "Drain now" if isinstance(request, Drain) else "Go on"
+    if plan.nothing_to_do:  # of a service, which has only to follow the file
+        return "Keep it so from now on"
+    return "Drain now" if isinstance(plan.request, Drain) else "Go on"

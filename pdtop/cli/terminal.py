@@ -54,12 +54,12 @@ class Terminal:
             self._out.print(_plain(line), soft_wrap=True)
 
     def plan_asked_for(self, plan: Plan) -> None:
-        self._out.print(plan_text(plan), soft_wrap=True)
+        self._out.print(plan_text(plan, _width(self._out)), soft_wrap=True)
 
     # stderr
 
     def plan(self, plan: Plan) -> None:
-        self._show(plan_text(plan))
+        self._show(plan_text(plan, _width(self._err)))
 
     def say(self, words: str) -> None:
         self._show(_plain(words))
@@ -113,6 +113,11 @@ class Terminal:
         if self._rewriting:
             self._err.file.write("\n")
             self._rewriting = False
+
+
+def _width(console: Console) -> int:
+    """Of a person's terminal; 0 where nobody wraps lines."""
+    return console.width if console.is_terminal else 0
 
 
 def _plain(words: str) -> Text:

@@ -104,6 +104,7 @@ class Verb:
         self._clock = clock
         self._events: SimpleQueue[object] = SimpleQueue()
         self._signals = Signals(self._events)
+        self._leaving: Told | None = None  # a signal that came while a change was finished
 
     def run(self, request: Request) -> int:
         """The exit code."""
@@ -149,7 +150,7 @@ class Verb:
                 if not terminal.typed(word):
                     terminal.answer([f"refused: {word} was not typed; nothing was changed"])
                     return Code.REFUSED
-            if not missing and not how.yes and not terminal.yes(what_is_asked(plan.request)):
+            if not missing and not how.yes and not terminal.yes(what_is_asked(plan)):
                 terminal.answer(["cancelled: nothing was changed"])
                 return Code.REFUSED
         except KeyboardInterrupt:
@@ -192,7 +193,10 @@ class Verb:
             self._gate.disarm()  # while it only waits, others may operate
             for one in settled.routers:
                 if one.outcome is not Outcome.DONE:
-                    self._terminal.say(f"{one.router}: {one.outcome.value}: {one.words}")
+                    fix = f"; {one.fix}" if one.fix else ""
+                    self._terminal.say(f"{one.router}: {one.outcome.value}: {one.words}{fix}")
+            if self._leaving is not None:
+                return self._left(request.workers, self._leaving)
             return self._wait(request.workers, settled)
         return self._no_new_work(settled)
 
@@ -202,14 +206,14 @@ class Verb:
 
     def _settled(self, begun: Operation) -> Operation | Told:
         """Wait until it has ended, or a drain goes on by itself. A second signal does not wait for that."""
-        told, phase = False, begun.phase
+        phase = begun.phase
         while True:
             event = self._events.get()
             if isinstance(event, Told):
-                if told:
+                if self._leaving is not None:
                     self._terminal.answer(["left; `pdtop log` says what became of it"])
                     return event
-                told = True
+                self._leaving = event
                 self._terminal.say("what was begun is finished first; once more leaves at once")
             operation = _operation(event, begun.id)
             if operation is None:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from platformdirs import user_config_path, user_state_path
+from platformdirs import user_config_path
 
 from pdtop import __version__
 from pdtop.cluster.address import AddressError
@@ -38,6 +38,10 @@ GUIDE = """nothing to watch: no TARGET was given and no config.toml was found
 
 class LaunchError(ValueError):
     """What was asked for cannot be started; the message says why and what to do."""
+
+
+class NothingNamed(LaunchError):
+    """Neither a target nor a config.toml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def _find(
     metrics_url: str | None,
     environ: Mapping[str, str],
 ) -> Watched:
-    files = [text for text in targets if _names_file(text)]
+    files = [text for text in targets if names_file(text)]
     if files and (len(targets) > 1 or prefill or decode):
         raise LaunchError("a config file says all there is to watch: give it alone")
     if files:
@@ -92,7 +96,7 @@ def _find(
     if not targets and not prefill and not decode:
         path = default_config(environ)
         if path is None:
-            raise LaunchError(GUIDE)
+            raise NothingNamed(GUIDE)
         return watch_file(path)
     try:
         if prefill or decode:
@@ -119,10 +123,14 @@ def watch_file(path: Path) -> Watched:
 
 
 def targets_of(config: Config, path: Path) -> Targets:
-    """Targets of a config that was read from ``path``; the cluster is called after the file or its folder."""
+    """Targets of a config that was read from ``path``."""
+    return from_config(config, cluster=cluster_name(path), folder=path.absolute().parent)
+
+
+def cluster_name(path: Path) -> str:
+    """A cluster is called after its file, or after the folder of a ``config.toml``."""
     path = path.absolute()
-    name = path.stem if path.stem != "config" else path.parent.name or "cluster"
-    return from_config(config, cluster=name, folder=path.parent)
+    return path.stem if path.stem != "config" else path.parent.name or "cluster"
 
 
 def default_config(environ: Mapping[str, str]) -> Path | None:
@@ -194,11 +202,13 @@ def _found_worker(worker: Worker) -> FoundWorker:
     return FoundWorker(scheme + worker.key, worker.role.value, port, draining)
 
 
-def console_settings(config: Config | None, *, theme: str | None, mouse: bool) -> dict[str, Any]:
+def console_settings(
+    config: Config | None, *, theme: str | None, mouse: bool, state_dir: Path
+) -> dict[str, Any]:
     """Keyword arguments for the screen's options; flags win over ``[console]``."""
     settings: dict[str, Any] = {
         "themes_dir": user_config_path("pdtop") / "themes",
-        "state_dir": user_state_path("pdtop"),
+        "state_dir": state_dir,
         "theme": theme or "",
         "mouse": mouse,
     }
@@ -214,7 +224,7 @@ def console_settings(config: Config | None, *, theme: str | None, mouse: bool) -
     return settings
 
 
-def about() -> Iterator[tuple[str, str]]:
+def about(state_dir: Path) -> Iterator[tuple[str, str]]:
     """Versions, paths and terminal as name and value. No keys: only whether a variable is set."""
     yield "pdtop", __version__
     yield "python", f"{platform.python_version()} on {platform.platform()}"
@@ -225,12 +235,13 @@ def about() -> Iterator[tuple[str, str]]:
             yield package, "not installed"
     yield "config", str(default_config(os.environ) or "none found")
     yield "themes", str(user_config_path("pdtop") / "themes")
-    yield "state", str(user_state_path("pdtop"))
+    yield "state", str(state_dir)
     for variable in ("TERM", "COLORTERM", "NO_COLOR", "TMUX", "SSH_TTY", "LANG"):
         yield variable, os.environ.get(variable) or "not set"
     yield "terminal", "yes" if sys.stdin.isatty() and sys.stdout.isatty() else "no (the console needs one)"
     yield "PDTOP_API_KEY", "set" if os.environ.get("PDTOP_API_KEY") else "not set"
 
 
-def _names_file(text: str) -> bool:
+def names_file(text: str) -> bool:
+    """Whether this word of the command line is a file, and no address."""
     return text.endswith(".toml") or ("://" not in text and Path(text).is_file())

@@ -265,6 +265,11 @@ async def test_info_says_that_a_key_is_set_but_not_which(place: Path) -> None:
     assert "sk-made-up" not in done.out + done.err
 
 
+async def test_info_says_where_the_log_is(place: Path) -> None:
+    done = await run(place, "info", PDTOP_STATE_DIR=str(place / "elsewhere"))
+    assert str(place / "elsewhere") in done.out
+
+
 async def test_version(place: Path) -> None:
     assert (await run(place, "--version")).out == f"pdtop {__version__}\n"
 
@@ -295,10 +300,20 @@ def test_a_verb_is_never_taken_for_a_target(verb: str) -> None:
     assert arguments([verb, "x"]) == [verb, "x"]
 
 
-async def test_the_log_of_a_cluster_where_nothing_was_changed_is_empty(place: Path) -> None:
-    (place / "config.toml").write_text("[decode]\nworkers = []\n")
+@pytest.mark.parametrize("text", ["[decode]\nworkers = []\n", "[decode\nbroken"])
+async def test_the_log_of_a_cluster_where_nothing_was_changed_is_empty(place: Path, text: str) -> None:
+    """That of a cluster whose file is broken can be read all the same."""
+    (place / "config.toml").write_text(text)
     done = await run(place, "log")
-    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (done.code, done.out, done.err) == (0, "", "pdtop: nothing was changed from here yet\n")
+
+
+@pytest.mark.parametrize("words", [("drain", "D2"), ("undo",), ("log",), ("apply",)])
+async def test_a_verb_without_a_cluster_says_how_to_name_it(place: Path, words: tuple[str, ...]) -> None:
+    done = await run(place, *words)
+    assert done.code == 2
+    assert "which cluster?" in done.err
+    assert "-c FILE" in done.err
 
 
 async def test_config_from_nothing(place: Path) -> None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pdtop.cli.headless import Events, keep_true
 from pdtop.cluster.model import Snapshot
 from pdtop.config.changes import Change
-from pdtop.operations.model import DrainState, Outcome, Phase, Plan, RestartPlan, View
+from pdtop.operations.model import Apply, Drain, DrainState, Outcome, Phase, Plan, RestartPlan, View
 from tests.cli.scripted_gate import D2, ScriptedGate, drain_plan, draining, ended, operation
 
-PLAN = replace(drain_plan(), title="Bring the routers to what config.toml says")
+PLAN = replace(drain_plan(), title="Bring the routers to what config.toml says", request=Apply())
 
 
 def terminated() -> None:
@@ -43,7 +43,7 @@ def test_it_applies_tells_every_event_once_and_ends_with_0() -> None:
         "Bring the routers to what config.toml says: done: 2 changes read back",
         "ended: the routers stay as they are",
     ]
-    assert gate.calls == ["arm", "start Drain", "disarm"]
+    assert gate.calls == ["arm", "start Apply", "disarm"]
 
 
 def test_with_nothing_to_do_it_only_watches() -> None:
@@ -73,6 +73,18 @@ def test_drains_are_told_by_their_state() -> None:
     assert lines == [f"{D2}: 3 left", f"{D2}: drained, safe to stop", f"{D2}: no longer to be drained"]
 
 
+def test_who_edited_is_said_once_and_no_key_is_a_next_step_in_a_journal() -> None:
+    plan = replace(PLAN, title="config.toml edited: decode.policy: a → b", request=Drain((D2,)))
+    source = "config.toml edited"
+    begun = View(operations=(operation(Phase.APPLYING, plan=plan, source=source),))
+    done = ended(Outcome.DONE, "read back", plan=plan, next_step="U brings it back")
+    events = Events()
+    assert [line for view in (begun, done) for line in events.of_view(view)] == [
+        plan.title,
+        f"{plan.title}: done: read back; next: pdtop undrain {D2} brings it back",
+    ]
+
+
 def test_notices_restarts_and_a_broken_file_are_told_once() -> None:
     events = Events()
     restart = RestartPlan((Change("decode.policy", "a", "b"),), (), (), "")
@@ -83,6 +95,6 @@ def test_notices_restarts_and_a_broken_file_are_told_once() -> None:
     ]
     assert list(events.of_view(view)) == []
     bad = Snapshot(1, "prod-a", 0.0, 10.0, 2.0, config_error="line 3: no")
-    assert list(events.of_snapshot(bad)) == ["config.toml: line 3: no"]
+    assert list(events.of_snapshot(bad)) == ["broken: line 3: no"]
     assert list(events.of_snapshot(bad)) == []
     assert list(events.of_snapshot(replace(bad, config_error=""))) == ["config.toml: in order again"]

@@ -374,6 +374,14 @@ def test_ctrl_c_does_not_cut_a_change_in_two() -> None:
     assert "finished first" in done.err
 
 
+def test_ctrl_c_while_it_is_told_does_not_wait_for_the_drains_end() -> None:
+    """``drain --wait && systemctl stop``: who wanted to leave does not stop the worker after all."""
+    script: list[Step] = [interrupted, no_new_work(DONE), draining(2), DRAINED]
+    done = run(ScriptedGate(drain_plan(), script))
+    assert done.code == 130
+    assert "the drain of D2 stays in force" in done.out
+
+
 def test_ctrl_c_twice_leaves_at_once() -> None:
     done = run(ScriptedGate(drain_plan(), [interrupted, interrupted]), How(yes=True))
     assert done.code == 130
@@ -465,3 +473,29 @@ def test_a_rewritten_line_is_harmless() -> None:
     terminal, _ = terminal_of(err, rewrites=True)
     terminal.progress("D2\x1b[2J: 3 left", worth_a_line=False)
     assert err.getvalue() == "\r\x1b[KD2�[2J: 3 left"
+
+
+LONG = "3 of 4 decode workers usable, KV 39 % → 52 %, running each 5.5 → 7.3, fullest of the rest 46 % now"
+
+
+def test_on_a_terminal_rows_are_wrapped_below_themselves() -> None:
+    plan = drain_plan(rows=(("After", LONG),), guards=(Guard("work", LONG),), nothing_to_do="as it is")
+    lines = plan_text(plan, 60).plain.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1:3] == [
+        "  After    3 of 4 decode workers usable, KV 39 % → 52 %,",
+        "           running each 5.5 → 7.3, fullest of the rest 46 %",
+    ]
+    assert f"  After    {LONG}\n" in plan_text(plan).plain
+
+
+def test_what_a_router_did_not_take_over_is_told_with_what_to_do() -> None:
+    behind = RouterOutcome("R1", Outcome.ACCEPTED_NOT_APPLIED, "not taken over", "it follows another file")
+    done = run(ScriptedGate(drain_plan(), [no_new_work(behind), draining(2), DRAINED]))
+    assert "R1: accepted, not applied: not taken over; it follows another file" in done.err
+
+
+def test_a_worker_that_was_not_read_yet_is_no_alarm() -> None:
+    unread = draining(None, DrainState.UNKNOWN, note="not read yet")
+    done = run(ScriptedGate(drain_plan(), [no_new_work(DONE), unread, DRAINED]))
+    assert "D2: what is left is not known; not read yet" in done.err
