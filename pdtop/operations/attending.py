@@ -11,7 +11,7 @@ from pdtop.operations.applying import Scope
 from pdtop.operations.asserting import Due
 from pdtop.operations.audit import Attempt
 from pdtop.operations.carrying import Carrier
-from pdtop.operations.drain_life import advanced, taken_up, waits
+from pdtop.operations.drain_life import advanced, since_then, taken_up, waits
 from pdtop.operations.executing import Job, attempt_of
 from pdtop.operations.following import DRAINED, LET_GO, drained_in
 from pdtop.operations.model import Apply, Operation, Outcome, Plan
@@ -76,9 +76,14 @@ class Attendant:
     def _advance_drains(self, now: float) -> None:
         parts = self._parts
         for operation in parts.showing.operations:
-            if not waits(operation) or self._carrier.queue.busy(operation.plan.targets):
+            if self._carrier.queue.busy(operation.plan.targets):
                 continue
             watches = parts.drains.of(operation.plan.targets)
+            later = since_then(operation, [watch.worker for watch in watches])
+            if later is not operation:
+                parts.showing.tell(later)
+            if not waits(operation):
+                continue
             after = advanced(
                 operation,
                 [watch.progress(now) for watch in watches],

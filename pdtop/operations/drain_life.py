@@ -16,6 +16,7 @@ from pdtop.operations.model import (
     Plan,
 )
 
+SAFE = "drained: safe to stop"
 DEADLINE_CHOICES = (Choice.WAIT, Choice.STOP_ANYWAY, Choice.CANCEL)
 
 
@@ -34,7 +35,7 @@ def advanced(
     if not progress:
         return ended(operation, Outcome.CANCELLED, "no longer drained in config.toml", seconds=seconds)
     if all(one.safe_to_stop for one in progress):
-        return ended(operation, Outcome.DONE, "drained: safe to stop", "U brings it back", seconds)
+        return ended(operation, Outcome.DONE, SAFE, "U brings it back", seconds)
     words = "; ".join(map(_words, progress))
     if overdue and operation.phase is Phase.DRAINING:
         return replace(
@@ -47,6 +48,20 @@ def advanced(
     if operation.phase is Phase.DEADLINE:
         words = f"the deadline has passed; nothing was aborted; {words}"
     return operation if words == operation.words else replace(operation, words=words, seconds=seconds)
+
+
+def since_then(operation: Operation, drained: Iterable[str]) -> Operation:
+    """A drain that ended well, as it is now. ``drained``: its workers that are still to be drained.
+
+    Of one that takes requests again nobody may read that it is safe to stop.
+    """
+    if operation.words != SAFE or not operation.ended:
+        return operation
+    back = [key for key in operation.plan.targets if key not in set(drained)]
+    if not back:
+        return operation
+    which = "" if len(back) == len(operation.plan.targets) else f": {', '.join(back)}"
+    return replace(operation, words=f"was drained; no longer drained in config.toml{which}", next_step="")
 
 
 def waiting_on(operation: Operation) -> Operation:

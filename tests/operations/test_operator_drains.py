@@ -77,6 +77,20 @@ async def test_cancelling_brings_the_worker_back(tmp_path: Path) -> None:
 
 
 @virtual
+async def test_what_was_drained_and_serves_again_is_not_called_safe_to_stop(tmp_path: Path) -> None:
+    async with plant(tmp_path) as cluster, cluster.console() as console:
+        worker = cluster.decode[0]
+        operation = await console.do(Drain((worker.key,)))
+        assert (await console.ended(operation)).words == "drained: safe to stop"
+        assert done(await console.do(Undrain((worker.key,))))
+        since = await console.shown(lambda one: one.id == operation.id and not one.next_step)
+        assert (since.outcome, since.words) == (
+            Outcome.DONE,
+            "was drained; no longer drained in config.toml",
+        )
+
+
+@virtual
 async def test_a_new_console_takes_the_watch_up(tmp_path: Path) -> None:
     async with plant(tmp_path) as cluster:
         worker = cluster.decode[0]
