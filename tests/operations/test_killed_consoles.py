@@ -42,8 +42,9 @@ def audit_of(place: Path) -> AuditLog:
 
 
 def lines_of(place: Path) -> list[bytes]:
-    (path,) = (place / "state").rglob("audit.jsonl")
-    return path.read_bytes().split(b"\n")
+    """Of the log; one that was killed early enough, as on a busy machine, has not begun anything."""
+    path = next((place / "state").rglob("audit.jsonl"), None)
+    return path.read_bytes().split(b"\n") if path is not None else [b""]
 
 
 def test_the_file_is_whole_old_or_new(places: list[Path]) -> None:
@@ -64,7 +65,7 @@ def test_every_line_of_the_log_but_a_torn_last_one_can_be_read(places: list[Path
         for line in lines:
             json.loads(line)
         audit = audit_of(place)
-        assert audit.entries() != ()
+        assert bool(audit.entries()) is bool(lines)
         assert audit.skipped == (last != b"")
 
 
