@@ -48,7 +48,7 @@ def entry_line(entry: LogEntry, width: int, now: float) -> Line:
     sign, tone, word = _ended(entry)
     who = text.clean(entry.user, 20) + (f"@{text.clean(entry.host, 24)}" if width >= 100 else "")
     what = f"{entry.operation} {entry.target}"
-    if entry.after:
+    if entry.after and " = " not in entry.after:  # several keys, or one that the operation's name says
         what += f"  {entry.before or 'not set'} → {entry.after}"
     line: Line = (
         (f" {when(entry.at, now):<12}", Tone.MUTED),

@@ -30,6 +30,35 @@ def test_the_lines_of_a_diff_have_the_numbers_that_they_have_in_the_file() -> No
     assert [line[0][1] for line in lines[2:4]] == [Tone.REMOVED, Tone.ADDED]
 
 
+def test_an_operation_in_a_narrow_line_keeps_what_matters() -> None:
+    done = operation(
+        phase=Phase.ENDED, outcome=Outcome.DONE, words="drained: safe to stop", next_step="U brings it back",
+        started=fakes.NOW,
+    )  # fmt: skip
+    said = {w: words(operation_lines.operation_line(done, w, fakes.NOW)) for w in (120, 70, 65)}
+    assert said == {
+        120: " ✓ done  Drain decode worker 10.0.2.22:30001  drained: safe to stop  U brings it back",
+        70: " ✓ Drain 10.0.2.22:30001 drained: safe to stop  U brings it back",
+        65: " ✓ Drain 10.0.2.22:30001 drained: safe to stop  U brings it back",
+    }
+    going = operation(phase=Phase.DRAINING, words="10.0.2.22:30001: 7 left", started=fakes.NOW)
+    line = words(operation_lines.operation_line(going, 80, fakes.NOW + 6))
+    assert line == " ◌ draining  Drain decode worker 10.0.2.22:30001  7 left  6s"
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [("0.35", "set k  0.3 → 0.35"), ('decode.worker."w".drain = true', "set k")],
+)
+def test_an_entry_of_the_log_says_values_and_always_its_end(after: str, said: str) -> None:
+    entry = replace(scenes.ENTRIES[1], target="k", after=after)
+    line = words(log_lines.entry_line(entry, 80, fakes.NOW))
+    assert line[15:] == f"{said}  done  anna"
+    long = words(log_lines.entry_line(replace(entry, target="k" * 90, undone_by="a9"), 80, fakes.NOW))
+    assert long.endswith("…  done  anna  undone")
+    assert len(long) == 80
+
+
 def test_a_long_diff_is_cut_and_counted() -> None:
     diff = "--- c (now)\n+++ c (new)\n@@ -0,0 +1,99 @@\n" + "\n".join("+x" for _ in range(99))
     lines = plan_lines.diff_lines(diff, 40)
