@@ -115,9 +115,9 @@ def _headline(snapshot: Snapshot, width: int) -> list[Text]:
         numbers.append(_run("goodput ", (words.percent(snapshot.goodput.worst), "bold")))
     lines = [*_flow(pieces, width, _GAP, indent=2), *_flow(numbers, width, _GAP, indent=2)]
     if snapshot.config_error:
-        lines += _wrap(
-            Text(f"✖ config.toml: {words.clean(snapshot.config_error)}", style="bold red"), width, 2
-        )
+        error = words.clean(snapshot.config_error)
+        named = ".toml" in error.split(" ", 1)[0]  # it names the file itself
+        lines += _wrap(Text(f"✖ {'' if named else 'config.toml: '}{error}", style="bold red"), width, 2)
     for notice in snapshot.notices:
         lines += _wrap(Text(words.clean(notice), style="dim"), width, 2)
     return lines

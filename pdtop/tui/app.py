@@ -310,7 +310,7 @@ class ConsoleApp(App[None]):
             self.push_screen(WorkerScreen(self.look, key))
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen(self.key_rows()))
+        self.push_screen(HelpScreen(keys.nearest_first(self.key_rows(), KEY_OWNERS, self.screen)))
 
     def action_themes(self) -> None:
         before = self.theme

@@ -236,8 +236,9 @@ def findings_strip(snapshot: Snapshot, height: int, width: int) -> list[Line]:
     """The worst findings in ``height`` lines, a broken config first; the last line says how many more."""
     lines: list[Line] = []
     if snapshot.config_error:
-        lines.append(clip(((" ✖ config.toml  ", Tone.CRITICAL),
-                           (text.clean(snapshot.config_error), Tone.CRITICAL)), width))  # fmt: skip
+        error = text.clean(snapshot.config_error)
+        named = ".toml" in error.split(" ", 1)[0]  # it names the file itself
+        lines.append(clip(((f" ✖ {'' if named else 'config.toml  '}{error}", Tone.CRITICAL),), width))
     found = worst_first(snapshot.findings)
     room = max(0, height - len(lines))
     shown = found[:room]

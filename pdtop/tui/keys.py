@@ -33,6 +33,18 @@ def rows(group: str, bindings: Iterable[BindingType], keymap: Mapping[str, str])
     return out
 
 
+def nearest_first(
+    found: Iterable[KeyRow], owners: Iterable[tuple[str, type[DOMNode]]], screen: DOMNode
+) -> list[KeyRow]:
+    """First the keys of the screen itself, then those that count on it, then those of other screens."""
+    parts = (screen, *screen.walk_children(), screen.app)
+    rank = {
+        group: 0 if owner is type(screen) else 1 if any(isinstance(one, owner) for one in parts) else 2
+        for group, owner in owners
+    }
+    return sorted(found, key=lambda row: rank[row.group])
+
+
 def of_classes(classes: Iterable[tuple[str, type[DOMNode]]], keymap: Mapping[str, str]) -> list[KeyRow]:
     """The bindings that each class itself declares."""
     return [

@@ -198,6 +198,28 @@ async def test_question_mark_shows_every_declared_key() -> None:
         assert shown(app) is OverviewScreen
 
 
+@pytest.mark.parametrize(
+    ("key", "group"), [("ctrl+l", "Overview"), ("f", "Findings"), ("o", "Operations under way")]
+)
+async def test_the_help_begins_with_the_keys_of_the_screen(key: str, group: str) -> None:
+    app = console(fakes.moment())
+    async with running(app, (120, 40)) as (pilot, _):
+        await pilot.press(key)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        said = screen_text(app)
+        first, second = said.index(group), said.index("Anywhere")
+        assert said.index("Keys") < first < second
+
+
+async def test_a_page_without_findings_says_so() -> None:
+    app = console(fakes.calm())
+    async with running(app) as (pilot, _):
+        await pilot.press("f")
+        await pilot.pause()
+        assert "✓ nothing wrong" in screen_text(app)
+
+
 async def test_s_chooses_the_column_to_sort_by() -> None:
     app = console(fakes.moment())
     async with running(app) as (pilot, screen):

@@ -127,8 +127,10 @@ def test_the_strip_fits_whatever_it_says(width: int, height: int) -> None:
 
 def test_a_broken_config_is_the_first_line_and_red() -> None:
     lines = findings_strip(replace(MOMENT, config_error="config.toml:12: policy: no such policy"), 3, 120)
-    assert words(lines[0]) == " ✖ config.toml  config.toml:12: policy: no such policy"
+    assert words(lines[0]) == " ✖ config.toml:12: policy: no such policy"
     assert tone_of(lines[0], "policy") is Tone.CRITICAL
+    (bare,) = findings_strip(replace(MOMENT, config_error="line 12: no such policy"), 1, 120)
+    assert words(bare) == " ✖ config.toml  line 12: no such policy"
 
 
 def test_calm_says_so_but_only_when_somebody_has_answered() -> None:

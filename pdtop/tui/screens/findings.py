@@ -34,6 +34,7 @@ class FindingsScreen(OperatingScreen):
     def __init__(self, look: Look) -> None:
         super().__init__(look)
         self._shown: list[Finding] = []
+        self._taken = False  # nothing was shown yet, not even that nothing is wrong
 
     def body(self) -> ComposeResult:
         yield OptionList(id="findings")
@@ -45,7 +46,8 @@ class FindingsScreen(OperatingScreen):
         found = worst_first(snapshot.findings)
         choices = self.query_one(OptionList)
         texts = [finding_text(f, snapshot, self.look.palette) for f in found]
-        if [_identity(f) for f in found] == [_identity(f) for f in self._shown]:
+        same = [_identity(f) for f in found] == [_identity(f) for f in self._shown]
+        if same and self._taken:
             for index, (old, new) in enumerate(zip(self._shown, found, strict=True)):
                 if old != new:
                     choices.replace_option_prompt_at_index(index, texts[index])
@@ -53,11 +55,11 @@ class FindingsScreen(OperatingScreen):
             at = self._selected()
             choices.clear_options()
             choices.add_options(
-                [Option(t) for t in texts] or [Option(Content("nothing wrong"), disabled=True)]
+                [Option(t) for t in texts] or [Option(Content("✓ nothing wrong"), disabled=True)]
             )
             places = [_identity(f) for f in found]
             choices.highlighted = places.index(_identity(at)) if at and _identity(at) in places else 0
-        self._shown = found
+        self._shown, self._taken = found, True
 
     def selected_worker(self) -> Worker | None:
         finding = self._selected()

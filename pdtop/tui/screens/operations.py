@@ -43,7 +43,8 @@ class OperationsScreen(ListingScreen):
             for o in operation_lines.worst_first(view.operations)
         ]
         if not rows:
-            rows.append(("", ((" no operations since the last were dismissed", Tone.MUTED),)))
+            words = " no operations are under way or wait to be dismissed; l shows the log"
+            rows.append(("", ((words, Tone.MUTED),)))
         for drain in view.drains:
             name = text.middle(text.clean(drain.worker), 32)
             note = operation_lines.drain_note(drain, width - len(name), snapshot.at)
