@@ -18,6 +18,7 @@ from pdtop.config.masking import MASK, Masker
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
 _TROUBLE = re.compile(r"error|panic", re.IGNORECASE)
+_NO_TROUBLE = re.compile(r"\b(?:WARN|INFO|DEBUG|TRACE)\b")  # whatever it speaks of
 _LINE = 4000
 _WAITING = 10_000
 _TAIL = 20
@@ -105,4 +106,6 @@ class Tail:
     @property
     def error(self) -> str:
         """The last line that says why it ended; "" if none does."""
-        return next((line for line in reversed(self._lines) if _TROUBLE.search(line)), "")
+        return next(
+            (one for one in reversed(self._lines) if _TROUBLE.search(one) and not _NO_TROUBLE.search(one)), ""
+        )

@@ -73,6 +73,11 @@ class EngineProcess:
         except ValueError:
             return f"it was ended by signal {-code}"
 
+    @property
+    def was_killed(self) -> bool:
+        """By SIGKILL: nothing that it said can be the reason."""
+        return self.code == -signal.SIGKILL
+
     def terminate(self) -> None:
         """SIGTERM: it ends by itself when its streams have."""
         with suppress(ProcessLookupError):

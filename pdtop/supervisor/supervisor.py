@@ -17,11 +17,11 @@ successor tried until it holds, then SIGTERM    39 in 0.06 s, 16       1,664 in 
 this hand-over                                  0, 0                   0, 0
 ==============================================  =====================  =====================
 
-With stop-wait-start the time is that of the longest stream (8 s there at most, in the field up to the grace).
-The price is a hop of bytes through Python: to the first event 0.1 to 0.5 ms (p99 1 to 6 ms on that machine) at
+With stop-wait-start the time is that of the longest stream (8 s there at most, else up to the grace).
+The price is a hop of bytes through Python: to the first event 0.1 to 0.5 ms (p99 1 to 6 ms there) at
 50 requests/s with smg, nothing with sglang-router, whose own waits for acknowledgements are longer; CPU for
 each part of a stream 90 µs when it comes alone and 22 µs when many do, which is 40,000 parts a second for the
-one core that this process can use. Clients' addresses end here: the engine sees connections from this machine.
+one core that this process can use. The engine sees connections from this machine, not clients' addresses.
 """
 
 from __future__ import annotations
@@ -332,7 +332,8 @@ class Supervisor:
         wait = self._again.failed(self._clock() - run.began)
         self._next_try = self._clock() + wait
         self._restarts += 1
-        reason = f"{run.process.how}: {run.tail.error}" if run.tail.error else run.process.how
+        said = "" if run.process.was_killed else run.tail.error
+        reason = f"{run.process.how}: {said}" if said else run.process.how
         self._last_restart = self._wall(), reason
         self._output.say(
             f"{run.launch.engine.name} (pid {run.process.pid}) is gone: {reason}; "

@@ -339,7 +339,7 @@ def test_nobody_waits_for_a_terminal_that_stands_still() -> None:
 
 def test_the_line_that_says_why() -> None:
     tail = Tail()
-    for line in ("Error: port is taken", "", "  at main"):
+    for line in ("Error: port is taken", "", "2026-11-29 WARN no tokenizer: request error", "  at main"):
         tail.add(line)
     assert (tail.error, tail.last) == ("Error: port is taken", "  at main")
     assert (Tail().error, Tail().last) == ("", "")
