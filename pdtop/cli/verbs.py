@@ -175,8 +175,11 @@ class Verb:
         if behind:
             self._terminal.answer([f"partly done: {words}", "next: pdtop apply brings the routers to it"])
             return Code.PARTLY
+        if isinstance(request, Undo):
+            self._terminal.answer([f"refused: {words}"])
+            return Code.REFUSED
         self._terminal.answer([f"nothing to do: {words}"])
-        return Code.REFUSED if isinstance(request, Undo) else Code.DONE
+        return Code.DONE
 
     def _carry_out(self, plan: Plan, typed: tuple[str, ...]) -> int:
         if why_not := self._gate.arm():

@@ -262,7 +262,7 @@ class Applier:
             if effective is not None:
                 missing += [f"{key} is another there" for key in not_in_force(effective, config)]
             if not missing:
-                return RouterOutcome(name, Outcome.DONE, "it shows what the file says")
+                return RouterOutcome(name, Outcome.DONE, "the router shows what the file says")
             if clock() + _LOOK_S > deadline:
                 return _not_taken(name, missing, effective)
             await asyncio.sleep(_LOOK_S)

@@ -66,7 +66,7 @@ class Witness:
         scope = replace(scope, routers=frozenset({router}))
         if router in todo.expect:  # it reads the file itself, whoever has written it
             return (await self._applier.apply(after, after, scope)).routers[0]
-        words = "it shows what the file says"
+        words = "the router shows what the file says"
         if any(isinstance(action, Change) for action in todo.by_router.get(router, ())):
             words += "; health settings cannot be seen there"
         clock = asyncio.get_running_loop().time

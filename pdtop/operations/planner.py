@@ -164,6 +164,8 @@ class Planner:
         )
         if entry is None:
             words = "nothing that pdtop changed here can be taken back"
+            if request.entry is not None:
+                words = f"the log has no change {request.entry}: pdtop log shows the ids"
             return Prepared(replace(plan, nothing_to_do=words))
         plan = replace(plan, title=f"Undo: {_called(entry)}", rows=_undo_rows(entry))
         base = self._file.read()
@@ -302,4 +304,4 @@ def _undo_rows(entry: LogEntry) -> tuple[tuple[str, str], ...]:
     import time
 
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
-    return (("Done", f"{when} by {entry.user}@{entry.host}"), ("It said", f"{entry.before} → {entry.after}"))
+    return (("Done", f"{when} by {entry.user}@{entry.host}"), ("It did", f"{entry.before} → {entry.after}"))

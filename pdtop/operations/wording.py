@@ -170,7 +170,7 @@ def rows(
             return (
                 *now_rows(workers, snapshot),
                 *after_rows(effects, snapshot, workers),
-                *_named("How", (how_out(kind, "then wait here until it is empty") for kind in kinds)),
+                *_named("How", (how_out(kind, "then watched until it is empty") for kind in kinds)),
                 ("Returns", f"any time with undrain; {_line(after, edits)}"),
                 *_named("Restart", map(_restart_and_drain, kinds)),
             )

@@ -70,9 +70,9 @@ _FILE_ONLY = {
     "slo": "pdtop compares latencies with it",
     "load": "pdtop weighs load with it",
     "topology": "pdtop estimates transfer costs with it",
-    "console": "pdtop's own",
-    "keymap": "pdtop's own",
-    "clusters": "pdtop's own",
+    "console": "it counts in pdtop itself",
+    "keymap": "it counts in pdtop itself",
+    "clusters": "it counts in pdtop itself",
 }
 _SERVER_PDTOP = {
     "engine": "tells pdtop which router is in front",

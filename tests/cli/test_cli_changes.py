@@ -252,7 +252,7 @@ async def test_apply_watch_says_what_happens_and_verbs_work_beside_it(cluster: C
     await said(process, "config.toml edited by ")
     await said(process, "drained, safe to stop")
     back = await cluster.run("undrain", cluster.address(2), "--yes")
-    assert (back.code, "it shows what the file says" in back.out) == (0, True)
+    assert (back.code, "the router shows what the file says" in back.out) == (0, True)
     await said(process, "config.toml edited by ")
 
     text = cluster.path.read_text().replace("round_robin", "random")

@@ -189,7 +189,8 @@ def test_nothing_to_do_is_done_except_for_an_undo(
     request_: Drain | Undrain | SetValue | Undo, code: int
 ) -> None:
     done = run(ScriptedGate(drain_plan(nothing_to_do="it is so already")), How(yes=True), request_)
-    assert (done.code, done.calls, done.out) == (code, [], "nothing to do: it is so already\n")
+    said = "refused" if code else "nothing to do"
+    assert (done.code, done.calls, done.out) == (code, [], f"{said}: it is so already\n")
 
 
 def test_what_the_file_says_and_a_router_does_not_do_is_not_done() -> None:

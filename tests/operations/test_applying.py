@@ -20,7 +20,7 @@ async def test_a_threshold_is_done_when_the_router_has_it_in_force(tmp_path: Pat
     async with plant(tmp_path) as cluster, embedded(cluster) as gateway, cluster.console() as console:
         operation = await console.do(THRESHOLD)
         assert done(operation), operation
-        assert operation.routers[0].words == "it shows what the file says"
+        assert operation.routers[0].words == "the router shows what the file says"
         assert gateway.fleet.prefill.rules.cache_aware_threshold == 0.45
         assert done(await console.do(SetWeight(cluster.decode[0].key, 0.5)))
         assert [one.weight for one in gateway.fleet.decode] == [0.5, 1.0, 1.0]

@@ -131,7 +131,7 @@ async def test_another_engine_and_health_settings(tmp_path: Path) -> None:
     async with served(tmp_path, engine="smg") as (cluster, _, console):
         worker = cluster.decode[0]
         health = await console.do(SetValue(("health", "interval_secs"), "7"))
-        assert health.words == "it shows what the file says; health settings cannot be seen there"
+        assert health.words == "the router shows what the file says; health settings cannot be seen there"
         drain = await console.do(Drain((worker.key,)))
         assert [one.outcome for one in drain.routers] == [Outcome.DONE]
         assert done(await console.ended(drain))

@@ -26,7 +26,7 @@ async def test_a_certain_entry_can_be_taken_back_also_by_its_id(tmp_path: Path) 
             ("changed_since", "it was taken back already")
         ]
         unknown = await console.plan(Undo("nobody"))
-        assert unknown.nothing_to_do == "nothing that pdtop changed here can be taken back"
+        assert unknown.nothing_to_do == "the log has no change nobody: pdtop log shows the ids"
 
 
 @virtual

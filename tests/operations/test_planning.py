@@ -73,7 +73,7 @@ def test_a_drain() -> None:
         ),
         (
             "How",
-            "smg: DELETE /workers/…, 5 s draining at the router, then wait here until it is empty",
+            "smg: DELETE /workers/…, 5 s draining at the router, then watched until it is empty",
         ),
         ("Returns", "any time with undrain; config.toml line 21: drain = true"),
         ("Restart", "smg: a restart brings it back from the command line; pdtop takes it out again"),
@@ -117,13 +117,13 @@ def test_several_at_once() -> None:
         (
             "sglang-router",
             "sglang-router: DELETE /workers/…, gone from the router at once, "
-            "then wait here until it is empty",
+            "then watched until it is empty",
             "sglang-router: a restart brings it back from the command line; pdtop takes it out again",
             f"DELETE /workers/… for {D2}, read back until no new work can reach it",
         ),
         (
             "pdtop",
-            "pdtop: reads config.toml itself, then wait here until it is empty",
+            "pdtop: reads config.toml itself, then watched until it is empty",
             "pdtop: stays drained, it reads config.toml",
             "reads config.toml itself; read back",
         ),

@@ -37,7 +37,7 @@ class HelpScreen(ModalScreen[None]):
         self._rows = rows
 
     def compose(self) -> ComposeResult:
-        yield Static(Content("Keys"), classes="dialog-title")
+        yield Static(Content("Keys, and what [keymap] in config.toml calls them"), classes="dialog-title")
         with VerticalScroll():
             yield Static(help_text(self._rows))
 
