@@ -116,8 +116,7 @@ def test_several_at_once() -> None:
     [
         (
             "sglang-router",
-            "sglang-router: DELETE /workers/…, gone from the router at once, "
-            "then watched until it is empty",
+            "sglang-router: DELETE /workers/…, gone from the router at once, then watched until it is empty",
             "sglang-router: a restart brings it back from the command line; pdtop takes it out again",
             f"DELETE /workers/… for {D2}, read back until no new work can reach it",
         ),
