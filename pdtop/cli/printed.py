@@ -123,7 +123,7 @@ _DIFF_STYLES = {"+": "green", "-": "red"}
 
 
 def drain_words(progress: DrainProgress, name: str) -> str:
-    """``D2: 12 left, about 40 s; 1 held by no router``."""
+    """``D2: 12 left, about 40 s; 1 not held by the router``."""
     if progress.state is DrainState.DRAINED:
         words = "drained, safe to stop"
     elif progress.left is None:
@@ -139,8 +139,6 @@ def drain_words(progress: DrainProgress, name: str) -> str:
         words += f", about {span(progress.eta_s)}"
     if progress.still_on and progress.state is not DrainState.DRAINED:
         words += f"; not out at {', '.join(progress.still_on)}"
-    if progress.orphans:
-        words += f"; {count(progress.orphans)} held by no router"
     if progress.note:
         words += f"; {progress.note}"
     return clean(f"{name}: {words}")

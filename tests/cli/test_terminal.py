@@ -500,9 +500,3 @@ def test_a_worker_that_was_not_read_yet_is_no_alarm() -> None:
     unread = draining(None, DrainState.UNKNOWN, note="not read yet")
     done = run(ScriptedGate(drain_plan(), [no_new_work(DONE), unread, DRAINED]))
     assert "D2: what is left is not known; not read yet" in done.err
-
-
-def test_requests_that_no_router_holds_are_told() -> None:
-    """They come past the routers: the drain would never end, and nobody would know why."""
-    script: list[Step] = [no_new_work(DONE), draining(5, orphans=5), DRAINED]
-    assert "D2: 5 left; 5 held by no router" in run(ScriptedGate(drain_plan(), script)).err
