@@ -21,7 +21,7 @@ class Disk:
     """The file operations of a save, one method a step; tests replace single steps."""
 
     def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        return read_regular(path)
 
     def writable(self, path: Path) -> bool:
         """Whether this user may write; for the effective user, as the kernel will decide."""
@@ -50,6 +50,17 @@ class Disk:
 
     def unlink(self, path: Path) -> None:
         path.unlink()
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a regular file; OSError for anything else: reading a pipe or a device might never end."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        return file.read()
 
 
 class Unwritable(Exception):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pdtop.config.checks import Found, check_document, check_values
+from pdtop.config.disk import read_regular
 from pdtop.config.encoding import Decoded, DecodingError, decode
 from pdtop.config.keys import Path as KeyPath
 from pdtop.config.keys import join_key
@@ -50,10 +51,10 @@ def digest_of(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> Loaded:
     """Read and check one file. A file that cannot be read gives a problem, too."""
     try:
-        raw = path.read_bytes()
+        raw = read(path)
     except OSError as error:
         return Loaded(path, None, (unreadable(path, error),), digest_of(b""))
     return load_bytes(path, raw)
@@ -62,9 +63,9 @@ def load(path: Path) -> Loaded:
 def reload(last: Loaded) -> Loaded:
     """Read the same file again; the same object if its bytes have not changed."""
     try:
-        raw = last.path.read_bytes()
+        raw = read_regular(last.path)
     except OSError:
-        return load(last.path)
+        return load(last.path, read_regular)
     return last if raw and raw == last.raw else load_bytes(last.path, raw)
 
 

@@ -26,6 +26,8 @@ from pdtop.routers.control import Call
 NAME = "audit.jsonl"
 _NOT_SET = "not set"
 _BLOCK = 1 << 16
+_LONGEST_LINE = 1 << 24  # bytes; what is longer is damage, and no line of ours
+_DAMAGE = b"?"
 _SHORTEST_SECRET = 4  # masking shorter ones everywhere would leave no text
 _RECENT = 1000  # entries in which somebody may still be at work
 _OTHER_HOST_S = 86_400.0  # another host's process cannot be asked; after a day it is taken for gone
@@ -233,18 +235,27 @@ def _wrote(entry: LogEntry) -> bool:
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:
-    """Lines of a file from the last to the first, without empty ones; read in blocks, for the last few."""
+    """Lines of a file from the last to the first, without empty ones; read in blocks, for the last few.
+
+    What is damaged so that no line ends in it for long is passed by without being held.
+    """
     try:
         file = path.open("rb")
     except OSError:
         return
     with file:
-        end, rest = file.seek(0, os.SEEK_END), b""
+        end, rest, held = file.seek(0, os.SEEK_END), [b""], 0
         while end > 0:
             start = max(0, end - _BLOCK)
             file.seek(start)
-            first, *lines = (file.read(end - start) + rest).split(b"\n")
-            yield from (line for line in reversed(lines) if line.strip())
-            end, rest = start, first
-        if rest.strip():
-            yield rest
+            first, *lines = file.read(end - start).split(b"\n")
+            if lines:
+                lines[-1] += b"".join(reversed(rest))
+                yield from (line for line in reversed(lines) if line.strip())
+                rest, held = [], 0
+            elif held > _LONGEST_LINE:
+                rest, held = [_DAMAGE], 0
+            rest.append(first)
+            end, held = start, held + len(first)
+        if (line := b"".join(reversed(rest))).strip():
+            yield line

@@ -43,7 +43,7 @@ class ConfigFile:
         self._disk = disk if disk is not None else Disk()
 
     def read(self) -> Loaded:
-        return load(self.path)
+        return load(self.path, self._disk.read)
 
     def session(self) -> EditSession:
         """A place to stage edits on the file as it is now."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pdtop.cluster.words import clean
 from pdtop.config.edit import typed_edit
 from pdtop.config.keys import join_key, look_up, split_key
 from pdtop.config.layout import scan
@@ -211,7 +212,7 @@ def check(path: tuple[str, ...], spelling: str, config: Config | None = None) ->
     try:
         one = typed_edit("set", path, spelled(path, spelling))
     except CannotEdit as error:
-        wrong = Guard("range", f"{join_key(path)}: {error}", _hint(path, _meant(spelling)))
+        wrong = Guard("range", clean(f"{join_key(path)}: {error}"), clean(_hint(path, _meant(spelling))))
         tried = load_bytes(Path("config.toml"), f'{join_key(path)} = "x"'.encode())
         unknown = (replace(p, value=None) for p in tried.problems if p.kind == "unknown_key")
         return next(map(guard_of, unknown), wrong)
@@ -239,8 +240,8 @@ def guard_of(problem: Problem) -> Guard:
     hint = _hint(split_key(problem.key) if problem.key else (), problem.suggestion, problem.fix)
     return Guard(
         problem.kind if problem.kind in _KINDS else "range" if problem.severity == "error" else "config",
-        f"{what}: {problem.rule}" if what else problem.rule,
-        hint or ("`pdtop config show` lists all keys" if unknown else ""),
+        clean(f"{what}: {problem.rule}" if what else problem.rule),
+        clean(hint) or ("`pdtop config show` lists all keys" if unknown else ""),
         blocks=forbids(problem),
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pdtop.config.masking import MASK
+from pdtop.operations import audit as audit_module
 from pdtop.operations.audit import NAME, Attempt, AuditLog
 from pdtop.operations.model import FileChange, KeyChange, LogEntry, Outcome
 from pdtop.operations.origin import lives, origin, process_mark
@@ -354,3 +355,17 @@ def test_killed_at_any_moment_nothing_that_was_recorded_is_lost(log: AuditLog, t
         assert state == "begun" or found[id_] == "done"
     assert sum(not outcome for outcome in found.values()) <= 1
     assert {entry.id for entry in log.in_flight()} == {id_ for id_, outcome in found.items() if not outcome}
+
+
+def test_damage_without_a_line_end_is_passed_by_and_not_held(
+    log: AuditLog, folder: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "_LONGEST_LINE", 1 << 18)
+    log.record(Attempt("set", "first"), Outcome.REFUSED)
+    log.record(Attempt("set", "long"), Outcome.REFUSED, calls=[CALL] * 2000)  # more than a block
+    with (folder.path / NAME).open("ab") as file:
+        file.write(b"\0" * (1 << 20))
+    log.record(Attempt("set", "last"), Outcome.REFUSED)
+    assert [entry.target for entry in log.entries()] == ["last", "long", "first"]
+    assert log.skipped == 1
+    assert len(log.entries()[1].calls) == 2000

@@ -69,6 +69,7 @@ SPELLINGS = st.one_of(
             "1e999",
             "'",
             "#",
+            "\x1b",
         )
     ),
     st.text(max_size=10),

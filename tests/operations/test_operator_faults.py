@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from pdtop.operations.model import Drain, Outcome, Undrain
+import pytest
+
+from pdtop.operations.model import Drain, Outcome, Phase, Undrain
 from tests.cluster.stub_server import Reply
 from tests.cluster.stub_server import Request as Asked
 from tests.operations.plant import Plant, StubRouter, done, plant, virtual
@@ -13,6 +16,10 @@ from tests.operations.plant import Plant, StubRouter, done, plant, virtual
 def state_folder(cluster: Plant) -> Path:
     (folder,) = (cluster.folder / "state" / "clusters").iterdir()
     return folder
+
+
+def left_behind(cluster: Plant) -> list[Path]:
+    return list(cluster.folder.glob(".config.toml.pdtop-*"))
 
 
 def talks_nonsense(router: StubRouter, method: str) -> None:
@@ -68,3 +75,32 @@ async def test_nothing_of_a_router_can_move_a_cursor(tmp_path: Path) -> None:
         told = [failed.words, *(call.words for one in failed.routers for call in one.calls)]
         told += [console.log[0].words, *(call.words for call in console.log[0].calls)]
         assert all(words.isprintable() for words in told), told
+
+
+@virtual
+@pytest.mark.parametrize("what", ["pipe", "folder", "loop", "gone"])
+async def test_a_file_that_has_become_something_else_while_the_question_was_open(
+    tmp_path: Path, what: str
+) -> None:
+    async with plant(tmp_path) as cluster, cluster.console() as console:
+        worker, before = cluster.decode[0], cluster.text
+        plan = await console.plan(Drain((worker.key,)))
+        cluster.path.unlink()
+        match what:
+            case "pipe":
+                os.mkfifo(cluster.path)
+            case "folder":
+                cluster.path.mkdir()
+            case "loop":
+                cluster.path.symlink_to(cluster.path.name)
+        refused = await console.settled(console.operator.start(plan))
+        assert refused.outcome is Outcome.REFUSED, refused
+        assert worker.url in cluster.routers[0].urls
+        await console.until(lambda: console.monitor.latest().config_error != "")
+        assert left_behind(cluster) == []
+        if what == "folder":
+            cluster.path.rmdir()
+        cluster.path.unlink(missing_ok=True)
+        cluster.path.write_text(before)
+        await console.until(lambda: console.monitor.latest().config_error == "")
+        assert (await console.do(Drain((worker.key,)))).phase is Phase.DRAINING
