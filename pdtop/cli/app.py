@@ -20,6 +20,8 @@ from pdtop.cli.changes import VERBS, register
 from pdtop.cli.common import Exit, fail, reader, seconds
 from pdtop.cli.common import watched as find_watched
 from pdtop.cli.operating import console_operator
+from pdtop.cli.routing import RouterEngine
+from pdtop.cli.routing import register as register_router
 
 if TYPE_CHECKING:
     from pdtop.cluster.launch import Watched
@@ -49,6 +51,8 @@ EXAMPLES = """
   pdtop drain 10.0.2.22:30001 --wait        no new work, until it is empty
 
   pdtop set prefill.cache_aware_threshold 0.4 --dry-run      what that would do
+
+  pdtop router config.toml       the router itself: pdtop's own, smg or sglang-router
 
 Without a verb the console opens: its options are in pdtop console --help. It is read-only unless --write or
 \\[console] read_only = false says otherwise; a verb that changes something shows its plan and asks.
@@ -238,13 +242,26 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="[FILE]", help="The file; de
 
 
 @config_app.command("check")
-def config_check(path: ConfigFile = Path("config.toml")) -> None:
+def config_check(
+    path: ConfigFile = Path("config.toml"),
+    engine: Annotated[
+        RouterEngine | None,
+        typer.Option("--engine", help="Say as well what this router does with each key; 2 if it refuses."),
+    ] = None,
+) -> None:
     """Say everything that is wrong with a file, with lines and how to mend it."""
     from pdtop.config import commands
 
     loaded = commands.check(path)
     typer.echo(commands.report(loaded))
-    raise typer.Exit(Exit.OK if loaded.ok else Exit.USAGE)
+    if loaded.config is None or not loaded.ok:
+        raise typer.Exit(Exit.USAGE)
+    if engine is not None:
+        from pdtop.cli.engine_check import check
+
+        found = check(loaded.config, loaded.document, engine.value, os.environ)
+        typer.echo(found.text)
+        raise typer.Exit(Exit.OK if found.refused is None else Exit.USAGE)
 
 
 @config_app.command("show")
@@ -381,9 +398,10 @@ def _verdict(taken: Snapshot, fail_on: FailOn | None) -> Exit:
     return Exit.OK
 
 
+register_router(app)
 register(app, config_app)
 
-_VERBS = ("console", "snapshot", "watch", "info", "demo", "config", *VERBS)
+_VERBS = ("console", "snapshot", "watch", "info", "demo", "router", "config", *VERBS)
 _GLOBAL_OPTIONS = ("-h", "--help", "--install-completion", "--show-completion")
 
 
@@ -395,7 +413,7 @@ def arguments(argv: list[str]) -> list[str]:
     spread: list[str] = []
     option: str | None = None
     fresh = False
-    if given[0] == "demo":  # there --prefill is a number
+    if given[0] in ("demo", "router"):  # there --prefill is a number, or a flag of somebody else
         return given
     for word in given:
         if word in ("--prefill", "--decode"):

@@ -50,7 +50,11 @@ async def serve(
         await runner.setup()
         runners.append(runner)
         if sock is None:
-            await web.TCPSite(runner, config.server.host, port).start()
+            try:
+                await web.TCPSite(runner, config.server.host, port).start()
+            except OSError as error:
+                words = f"cannot listen on {config.server.host}:{port}: {error.strerror or error}"
+                raise CannotServe(words) from error
         else:
             sock.setblocking(False)
             await web.SockSite(runner, sock).start()

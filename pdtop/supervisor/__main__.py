@@ -12,11 +12,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pdtop.cluster.http import Dialler
 from pdtop.config.load import Loaded, load
 from pdtop.config.schema import Config
 from pdtop.config.watch import ConfigWatch
+from pdtop.gateway.lifecycle import follows_parent
 from pdtop.supervisor.engines import CannotRun, Engine
 from pdtop.supervisor.output import Output
 from pdtop.supervisor.starting import Starter
@@ -46,12 +48,20 @@ def run(
                 raise CannotRun(
                     "further flags are for smg and sglang-router; this file runs pdtop's own router"
                 )
-            return embedded([str(path)])
+            return embedded([str(path), *_metrics_port(loaded.config or Config())])
         asyncio.run(_supervise(loaded, engine, further, grace_s, environ))
     except CannotRun as reason:
         print(reason, file=sys.stderr)
         return 2
     return 0
+
+
+def _metrics_port(config: Config) -> tuple[str, ...]:
+    """The flag with the embedded router's second port, if [server] metrics_url names one: as smg has it."""
+    named = None
+    with suppress(ValueError):
+        named = urlsplit(config.server.metrics_url or "").port
+    return ("--metrics-port", str(named)) if named not in (None, config.server.port) else ()
 
 
 async def _supervise(
@@ -67,6 +77,8 @@ async def _supervise(
                     ConfigWatch(loaded), engine, starter, output, environ, further=further, grace_s=grace_s
                 )
                 page = StatusPage(supervisor.status)
+                if follows_parent():
+                    _end_with_parent(supervisor)
                 try:
                     await supervisor.listen()
                     await _tell_where(supervisor, page, loaded.config or Config(), output)
@@ -75,6 +87,18 @@ async def _supervise(
                     await page.close()
     finally:
         output.close()
+
+
+def _end_with_parent(supervisor: Supervisor) -> None:
+    """A child ends at once when its parent has gone: nobody is left to wait for."""
+    loop = asyncio.get_running_loop()
+
+    def gone() -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        supervisor.tell()
+        supervisor.tell()
+
+    loop.add_reader(sys.stdin.fileno(), gone)
 
 
 async def _tell_where(supervisor: Supervisor, page: StatusPage, config: Config, output: Output) -> None:

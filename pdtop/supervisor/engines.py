@@ -38,7 +38,7 @@ class Engine:
 
 SMG = Engine("smg", "smg.launch_router", 5.0, True)
 SGLANG_ROUTER = Engine("sglang-router", "sglang_router.launch_router", 0.0, False)
-_ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (SMG, SGLANG_ROUTER)}
+ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (SMG, SGLANG_ROUTER)}
 
 
 def engine_of(config: Config) -> Engine | None:
@@ -49,7 +49,7 @@ def engine_of(config: Config) -> Engine | None:
             '[server] engine = "external": somebody else runs that router; '
             'write "embedded", "smg" or "sglang-router" to have it run here'
         )
-    return _ENGINES.get(name or "embedded")
+    return ENGINES.get(name or "embedded")
 
 
 def interpreter(

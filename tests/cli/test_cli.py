@@ -276,7 +276,17 @@ async def test_version(place: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("snapshot",), ("watch",), ("info",), ("demo",), ("config",), ("config", "init"), ("drain",)],
+    [
+        (),
+        ("snapshot",),
+        ("watch",),
+        ("info",),
+        ("demo",),
+        ("router",),
+        ("config",),
+        ("config", "init"),
+        ("drain",),
+    ],
 )
 async def test_help_of_every_verb(place: Path, words: tuple[str, ...]) -> None:
     done = await run(place, *words, "--help")
