@@ -214,6 +214,14 @@ def demo(
             "kv-full, transfer-stall, dead-worker or frozen-worker.",
         ),
     ] = "steady",
+    engine: Annotated[
+        RouterEngine,
+        typer.Option(
+            "--engine",
+            help="The router in front; smg and sglang-router: pip install 'pdtop\\[smg]' or "
+            "'pdtop\\[sglang-router]', or $PDTOP_ROUTERS_PYTHON names an interpreter that has it.",
+        ),
+    ] = RouterEngine.EMBEDDED,
     headless: Annotated[bool, typer.Option("--headless", help="No console; print one JSON line.")] = False,
     duration: Annotated[float | None, typer.Option("--duration", help="End after this many seconds.")] = None,
     directory: Annotated[Path | None, typer.Option("--dir", help="Where config.toml and logs go.")] = None,
@@ -230,6 +238,7 @@ def demo(
         rate=rate,
         seed=seed,
         scenario=_scenario(scenario),
+        engine=engine.value,
         headless=headless,
         duration=duration,
         directory=directory,

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pdtop.simulator.demo import run
+from pdtop.simulator.demo import ENGINES, run
 from pdtop.simulator.scenarios import SCENARIOS
 
 
@@ -17,6 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=float)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scenario", choices=SCENARIOS, default="steady")
+    parser.add_argument("--engine", choices=ENGINES, default="embedded")
     parser.add_argument("--duration", type=float)
     parser.add_argument("--dir", type=Path)
     args = parser.parse_args(argv)
@@ -26,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
         rate=args.rate,
         seed=args.seed,
         scenario=args.scenario,
+        engine=args.engine,
         headless=True,
         duration=args.duration,
         directory=args.dir,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pdtop.gateway.lifecycle import FOLLOW_PARENT
 
-_STOP_S = 3.0
+_STOP_S = 5.0  # a supervisor ends its engine first
 
 
 def listening(host: str = "127.0.0.1", port: int = 0) -> socket.socket:

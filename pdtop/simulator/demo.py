@@ -22,16 +22,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
+from pdtop.config.schema import Config
 from pdtop.simulator.children import Children, FolderTaken, listening
 from pdtop.simulator.engine import Site
-from pdtop.simulator.scenarios import Plan, Scenario, plan
+from pdtop.simulator.scenarios import Plan, Scenario, later, plan
 from pdtop.simulator.spec import WorkerSpec
+from pdtop.supervisor.engines import ENGINES as PUBLISHED
+from pdtop.supervisor.engines import CannotRun, interpreter
 
 #: Opens the console on a config.toml and returns its exit code when the operator leaves it.
 OpenConsole = Callable[[Path], int]
 
-_READY_S = 20.0
+#: Routers that a demo may have in front.
+ENGINES = ("embedded", *PUBLISHED)
+
+_READY_S = 60.0  # smg and sglang-router need some seconds, more on a busy machine
+_LATER_S = 8.0  # with them, a scenario's trouble begins so much later
+_GRACE_S = 0.5  # whoever ends a demo does not wait for its streams
 _LOOK_S = 0.25
 
 
@@ -59,12 +68,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A demo cluster that serves."""
+    """A demo cluster that serves. ``status``: what runs smg or sglang-router tells of it."""
 
     directory: Path
     config: Path
+    engine: str
     router: str
     metrics: str
+    status: str | None
     truth: str
     workers: tuple[Place, ...]
     scenario: Scenario
@@ -76,8 +87,10 @@ class Running:
             {
                 "config": str(self.config),
                 "dir": str(self.directory),
+                "engine": self.engine,
                 "router": self.router,
                 "metrics": self.metrics,
+                "status": self.status,
                 "truth": self.truth,
                 "workers": [asdict(w) for w in self.workers],
                 "scenario": self.scenario,
@@ -93,6 +106,7 @@ def run(
     rate: float | None = None,
     seed: int = 0,
     scenario: Scenario = "steady",
+    engine: str = "embedded",
     headless: bool = False,
     duration: float | None = None,
     directory: Path | None = None,
@@ -100,12 +114,12 @@ def run(
 ) -> int:
     """The ``demo`` command: 0 when all went well, 1 when the cluster failed, else the console's code.
 
-    ``rate`` is in requests per second (None: fitting to the pool). ``directory`` keeps config and logs;
-    without it they are in a temporary folder that goes when the demo ends. After ``duration`` seconds it
-    ends by itself.
+    ``rate`` is in requests per second (None: fitting to the pool). ``engine`` is one of :data:`ENGINES`.
+    ``directory`` keeps config and logs; without it they are in a temporary folder that goes when the demo
+    ends. After ``duration`` seconds it ends by itself.
     """
     try:
-        with start(prefill, decode, rate, seed, scenario, directory) as (running, children):
+        with start(prefill, decode, rate, seed, scenario, directory, engine) as (running, children):
             if headless or open_console is None:
                 print(running.as_json(), flush=True)
                 _wait(children, running.scenario, duration)
@@ -127,6 +141,7 @@ def start(
     seed: int,
     scenario: Scenario,
     directory: Path | None = None,
+    engine: str = "embedded",
 ) -> Iterator[tuple[Running, Children]]:
     """The cluster, up and serving, for as long as the context lasts. Raises :class:`DemoFailed`."""
     with ExitStack() as stack:
@@ -141,17 +156,32 @@ def start(
         except FolderTaken:
             raise DemoFailed(f"another demo runs in {directory}; give each its own --dir") from None
         began = time.monotonic()
-        _say(f"starting {prefill} prefill and {decode} decode workers, a router and a load ({scenario})")
-        running = _launch(plan(scenario, prefill, decode, rate, seed), seed, scenario, directory, children)
-        _wait_ready(running, children)
+        router = "a router" if engine == "embedded" else engine
+        _say(f"starting {prefill} prefill and {decode} decode workers, {router} and a load ({scenario})")
+        wanted = plan(scenario, prefill, decode, rate, seed)
+        truth = stack.enter_context(listening())
+        running = _launch(wanted, seed, scenario, directory, engine, children, truth)
         _say(
             f"ready after {time.monotonic() - began:.1f} s: router {running.router}, config {running.config}"
         )
         yield running, children
 
 
-def _launch(wanted: Plan, seed: int, scenario: Scenario, directory: Path, children: Children) -> Running:
-    router, metrics, truth = listening(), listening(), listening()
+def _launch(
+    wanted: Plan,
+    seed: int,
+    scenario: Scenario,
+    directory: Path,
+    engine: str,
+    children: Children,
+    truth: socket.socket,
+) -> Running:
+    """``truth``: where the load says what users saw."""
+    python = _interpreter(engine)
+    embedded = python is None
+    if not embedded:
+        wanted = later(wanted, _LATER_S)
+    router, metrics, status = listening(), listening(), listening()
     workers: list[Place] = []
     groups: dict[str, list[tuple[WorkerSpec, list[socket.socket]]]] = {}
     for pool in (wanted.prefill, wanted.decode):
@@ -160,27 +190,44 @@ def _launch(wanted: Plan, seed: int, scenario: Scenario, directory: Path, childr
             opened, place, sockets = _open_sockets(spec)
             workers.append(place)
             groups.setdefault(f"{spec.role}-{index}" if alone else spec.role, []).append((opened, sockets))
-    config = directory / "config.toml"
-    config.write_text(config_text(wanted, workers, _url(router), f"{_url(metrics)}/metrics"), "utf-8")
-    for name, members in groups.items():
-        args = [arg for spec, _ in members for arg in ("--spec", spec.to_json())]
-        children.start(name, "pdtop.simulator.worker", args, [s for _, taken in members for s in taken])
     running = Running(
         directory=directory,
-        config=config,
+        config=directory / "config.toml",
+        engine=engine,
         router=_url(router),
         metrics=f"{_url(metrics)}/metrics",
+        status=None if embedded else f"{_url(status)}/supervisor",
         truth=f"{_url(truth)}/truth",
         workers=tuple(workers),
         scenario=scenario,
         pids={},
     )
-    fds = ["--fd", str(router.fileno()), "--metrics-fd", str(metrics.fileno())]
-    children.start("router", "pdtop.gateway", [str(config), *fds, "--seed", str(seed)], [router, metrics])
+    running.config.write_text(config_text(wanted, running, python), "utf-8")
+    for name, members in groups.items():
+        args = [arg for spec, _ in members for arg in ("--spec", spec.to_json())]
+        children.start(name, "pdtop.simulator.worker", args, [s for _, taken in members for s in taken])
+    if embedded:
+        status.close()
+        fds = ["--fd", str(router.fileno()), "--metrics-fd", str(metrics.fileno()), "--seed", str(seed)]
+        children.start("router", "pdtop.gateway", [str(running.config), *fds], [router, metrics])
+    else:
+        for sock in (router, metrics, status):  # what runs the engine listens by itself, as in production
+            sock.close()
+        children.start("router", "pdtop.supervisor", [str(running.config), "--grace", str(_GRACE_S)])
+    _wait_ready(running, children)
     load = ["--url", running.router, "--seed", str(seed), "--truth-fd", str(truth.fileno())]
     load += ["--traffic", json.dumps(asdict(wanted.traffic))]
     children.start("load", "pdtop.simulator.load", load, [truth])
     return replace(running, pids=children.pids())
+
+
+def _interpreter(engine: str) -> str | None:
+    """Who has the engine; None for pdtop's own router. Raises :class:`DemoFailed` if nobody has it."""
+    published = PUBLISHED.get(engine)
+    try:
+        return interpreter(Config(), published, os.environ) if published is not None else None
+    except CannotRun as reason:
+        raise DemoFailed(str(reason)) from reason
 
 
 def _open_sockets(spec: WorkerSpec) -> tuple[WorkerSpec, Place, list[socket.socket]]:
@@ -194,20 +241,32 @@ def _open_sockets(spec: WorkerSpec) -> tuple[WorkerSpec, Place, list[socket.sock
     return opened, place, [sock, bootstrap]
 
 
-def config_text(wanted: Plan, workers: list[Place], router: str, metrics: str) -> str:
-    """The config.toml of a demo cluster."""
-    host, _, port = router.removeprefix("http://").rpartition(":")
+def config_text(wanted: Plan, running: Running, python: str | None = None) -> str:
+    """The config.toml of a demo cluster. ``python``: the interpreter that has its engine."""
+    workers = running.workers
+    host, _, port = running.router.removeprefix("http://").rpartition(":")
+    follows = (
+        "# Change what you like while it runs: the router follows this file."
+        if running.status is None
+        else f"# Change what you like; what becomes of it: pdtop config check FILE --engine {running.engine}"
+    )
     lines = [
         "# A demo cluster on this machine; it lives as long as `pdtop demo` does.",
-        "# Change what you like while it runs: the router follows this file.",
+        follows,
         "[server]",
         f'host = "{host}"',
         f"port = {port}",
-        'engine = "embedded"',
-        f'url = "{router}"',
-        f'metrics_url = "{metrics}"',
+        f'engine = "{running.engine}"',
+        f'url = "{running.router}"',
+        f'metrics_url = "{running.metrics}"',
+        'api_key_env = "PDTOP_DEMO_KEY"    # keys of real clusters are not for this one',
+        'admin_key_env = "PDTOP_DEMO_KEY"',
         f'default_model_id = "{wanted.prefill[0].model_name if wanted.prefill else ""}"',
     ]
+    if running.status is not None:
+        lines.append(f"status_port = {urlsplit(running.status).port}")
+    if python not in (None, sys.executable):
+        lines.append(f"engine_python = {json.dumps(python)}")
     for role, policy in (("prefill", wanted.prefill_policy), ("decode", wanted.decode_policy)):
         members = [w for w in workers if w.role == role]
         lines += ["", f"[{role}]", "workers = ["]

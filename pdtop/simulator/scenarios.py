@@ -72,6 +72,17 @@ def plan(scenario: Scenario, prefill: int, decode: int, rate: float | None, seed
     return _with_trouble(calm, scenario)
 
 
+def later(wanted: Plan, seconds: float) -> Plan:
+    """The same with its trouble so much later after the workers' start: for a router that takes long."""
+
+    def delayed(spec: WorkerSpec) -> WorkerSpec:
+        return replace(spec, faults=tuple(replace(fault, at=fault.at + seconds) for fault in spec.faults))
+
+    return replace(
+        wanted, prefill=tuple(map(delayed, wanted.prefill)), decode=tuple(map(delayed, wanted.decode))
+    )
+
+
 def _with_trouble(calm: Plan, scenario: Scenario) -> Plan:
     traffic = calm.traffic
     match scenario:

@@ -48,7 +48,7 @@ def run(
                 raise CannotRun(
                     "further flags are for smg and sglang-router; this file runs pdtop's own router"
                 )
-            return embedded([str(path), *_metrics_port(loaded.config or Config())])
+            return embedded([str(path), *metrics_port(loaded.config or Config())])
         asyncio.run(_supervise(loaded, engine, further, grace_s, environ))
     except CannotRun as reason:
         print(reason, file=sys.stderr)
@@ -56,7 +56,7 @@ def run(
     return 0
 
 
-def _metrics_port(config: Config) -> tuple[str, ...]:
+def metrics_port(config: Config) -> tuple[str, ...]:
     """The flag with the embedded router's second port, if [server] metrics_url names one: as smg has it."""
     named = None
     with suppress(ValueError):

@@ -75,7 +75,7 @@ def interpreter(
         )
     raise CannotRun(
         f"{engine.name} is not installed: pip install 'pdtop[{engine.name}]'; "
-        "or name an interpreter that has it: [server] engine_python"
+        f"or name an interpreter that has it: [server] engine_python or ${PYTHON_VARIABLE}"
     )
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from pdtop.config.load import load
 from pdtop.simulator.demo import run
+from tests.supervisor.scenes import ENGINES
 
 LIMIT_S = 20.0
 
@@ -74,6 +75,7 @@ def test_a_demo_comes_up_serves_and_ends_with_a_signal(tmp_path: Path) -> None:
         config = load(Path(line["config"])).config
         assert config is not None
         assert config.server.router_url == line["router"]
+        assert (line["engine"], line["status"], config.server.engine) == ("embedded", None, "embedded")
         assert [w["role"] for w in line["workers"]] == ["prefill", "decode", "decode"]
         listed = get(line["router"] + "/workers")
         assert {w["url"] for w in listed["workers"]} == {w["url"] for w in line["workers"]}
@@ -106,6 +108,26 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureF
         assert run(prefill=1, decode=1, rate=0, headless=True, directory=tmp_path) == 1
         assert (tmp_path / "config.toml").read_bytes() == before
     assert f"another demo runs in {tmp_path}" in capsys.readouterr().err
+
+
+def test_an_engine_that_is_not_installed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PDTOP_ROUTERS_PYTHON", "/no/python")
+    assert run(engine="smg", headless=True, directory=tmp_path) == 1
+    said = capsys.readouterr().err
+    assert "demo: smg is not installed for /no/python ($PDTOP_ROUTERS_PYTHON)" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"lock"}  # nothing was started
+
+
+def test_an_engine_that_does_not_start_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PDTOP_ROUTERS_PYTHON", sys.executable)
+    monkeypatch.syspath_prepend(str(ENGINES))
+    monkeypatch.setenv("PYTHONPATH", f"{ENGINES}:{Path.cwd()}")
+    assert run(prefill=1, decode=1, engine="sglang-router", headless=True, directory=tmp_path) == 1
+    assert "sglang-router refuses to start with power_of_two" in capsys.readouterr().err
 
 
 def test_a_demo_ends_by_itself_and_takes_its_folder_along() -> None:

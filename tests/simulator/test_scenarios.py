@@ -12,10 +12,10 @@ import pytest
 from pdtop.config.load import load
 from pdtop.gateway.policies import POLICIES, Ask, Candidate, Rules
 from pdtop.gateway.prefixes import PrefixTree, block_names
-from pdtop.simulator.demo import Place, config_text
+from pdtop.simulator.demo import Place, Running, config_text
 from pdtop.simulator.engine import Gauges
 from pdtop.simulator.prefill import PrefillEngine
-from pdtop.simulator.scenarios import SCENARIOS, Plan, Scenario, plan
+from pdtop.simulator.scenarios import SCENARIOS, Plan, Scenario, later, plan
 from pdtop.simulator.traffic import arrivals
 from pdtop.simulator.virtual import VirtualCluster, VirtualWorker, least_loaded, request_of
 
@@ -137,9 +137,17 @@ def test_only_the_dead_worker_is_alone() -> None:
     assert {name: v for name, v in victims.items() if v is not None} == {"dead-worker": 3}
 
 
+def test_trouble_can_begin_later() -> None:
+    wanted = plan("slow-decode", 2, 2, None, 0)
+    begins = [fault.at for spec in wanted.decode for fault in spec.faults]
+    assert [fault.at for spec in later(wanted, 8.0).decode for fault in spec.faults] == [begins[0] + 8.0]
+    assert later(plan("steady", 2, 2, None, 0), 8.0) == plan("steady", 2, 2, None, 0)
+
+
+@pytest.mark.parametrize("engine", ["embedded", "smg"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_config_of_a_scenario_has_no_problems(scenario: Scenario, tmp_path: Path) -> None:
-    wanted = plan(scenario, 2, 1, 3.0, seed=5)
+def test_the_config_of_a_scenario_has_no_problems(scenario: Scenario, engine: str, tmp_path: Path) -> None:
+    wanted = plan(scenario, 2, 2, 3.0, seed=5)
     assert wanted.traffic.rate >= 3.0
     workers = [
         Place(s.role, f"http://127.0.0.1:{1000 + i}", 2000 + i if s.role == "prefill" else None, site)
@@ -147,14 +155,29 @@ def test_the_config_of_a_scenario_has_no_problems(scenario: Scenario, tmp_path: 
         for site in [s.prefill.site if s.role == "prefill" else s.decode.site]
     ]
     path = tmp_path / "config.toml"
-    path.write_text(config_text(wanted, workers, "http://127.0.0.1:3000", "http://127.0.0.1:3001/metrics"))
+    running = Running(
+        directory=tmp_path,
+        config=path,
+        engine=engine,
+        router="http://127.0.0.1:3000",
+        metrics="http://127.0.0.1:3001/metrics",
+        status="http://127.0.0.1:3002/supervisor" if engine == "smg" else None,
+        truth="http://127.0.0.1:3003/truth",
+        workers=tuple(workers),
+        scenario=scenario,
+        pids={},
+    )
+    path.write_text(config_text(wanted, running, "/opt/routers/python" if engine == "smg" else None))
     loaded = load(path)
     assert loaded.problems == ()
     assert loaded.config is not None
-    assert loaded.config.server.router_url == "http://127.0.0.1:3000"
+    server = loaded.config.server
+    assert (server.router_url, server.engine) == ("http://127.0.0.1:3000", engine)
+    expected = (3002, "/opt/routers/python") if engine == "smg" else (None, None)
+    assert (server.status_port, server.engine_python) == expected
     assert loaded.config.prefill.policy in POLICIES
     assert loaded.config.prefill.settings_of("127.0.0.1:1001").bootstrap_port == 2001
-    assert loaded.config.decode.workers == ("127.0.0.1:1002",)
+    assert loaded.config.decode.workers == ("127.0.0.1:1002", "127.0.0.1:1003")
 
 
 def test_a_seed_is_a_plan() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pdtop.supervisor.__main__ import run
+from pdtop.config.schema import Config, Server
+from pdtop.gateway.lifecycle import FOLLOW_PARENT
+from pdtop.supervisor.__main__ import metrics_port, run
 from pdtop.supervisor.process import EngineProcess
 from tests.supervisor.scenes import ENGINES, File, free_ports, two_ports
 
@@ -118,6 +120,41 @@ def test_the_program_from_start_to_sigterm(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_as_a_child_it_ends_at_once_with_its_parent(tmp_path: Path) -> None:
+    first, second, status = free_ports(3)
+    file = File(tmp_path / "config.toml", "smg", (first, second))
+    file.write()
+    file.path.write_text(file.path.read_text().replace("[server]", f"[server]\nstatus_port = {status}"))
+    environ = {**os.environ, "PYTHONPATH": f"{ENGINES}:{Path.cwd()}", FOLLOW_PARENT: "1"}
+    words = [sys.executable, "-m", "pdtop.supervisor", str(file.path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            assert any("smg serves" in line for line in process.stderr)
+            pid = asyncio.run(page(status))["pid"]
+            process.stdin.close()
+            assert process.wait(timeout=20) == 0
+            assert not Path(f"/proc/{pid}").exists()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("url", "flag"),
+    [
+        (None, ()),
+        ("http://127.0.0.1:29000/metrics", ("--metrics-port", "29000")),
+        ("http://127.0.0.1:30000/metrics", ()),  # the port that it has anyway
+        ("http://127.0.0.1/metrics", ()),
+        ("http://127.0.0.1:99999/metrics", ()),
+    ],
+)
+def test_the_embedded_router_has_the_metrics_port_of_the_file(url: str | None, flag: tuple[str, ...]) -> None:
+    assert metrics_port(Config(server=Server(port=30000, metrics_url=url))) == flag
 
 
 async def page(port: int) -> dict[str, object]:
