@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import ssl
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
 
 import aiohttp
 
@@ -17,12 +19,42 @@ from pdtop.gateway.pool import Backend
 _PASSED = ("x-request-id", "traceparent", "tracestate")
 CONNECT_S = 5.0
 
+#: What a worker says of itself is short; more is not read.
+MOST_PAGE_BYTES = 8 * 2**20
+
+
+class Page(NamedTuple):
+    """A worker's answer to a question about itself."""
+
+    status: int
+    content: bytes
+
+    @property
+    def json(self) -> object:
+        """None if it holds none."""
+        try:
+            return json.loads(self.content)
+        except (ValueError, RecursionError):
+            return None
+
+
+async def read_all(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """Its body. Raises :class:`aiohttp.ClientError` if that is longer than ``most`` bytes, or broken."""
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > most:
+            raise aiohttp.ClientPayloadError(f"its answer is longer than {most} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
 
 class Dialer:
     """A client session, and what the configuration says about calling workers."""
 
     def __init__(self, session: aiohttp.ClientSession, config: Config) -> None:
         self.session = session
+        self._reading: dict[asyncio.Future[None], aiohttp.StreamReader] = {}
         self.apply(config)
 
     @classmethod
@@ -58,16 +90,19 @@ class Dialer:
             headers["Authorization"] = client["Authorization"]
         return headers
 
-    def get(
-        self, backend: Backend, path: str, timeout_s: float
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return self.session.get(
-            backend.url + path,
-            headers=self.headers(backend, {}),
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ssl=self._tls,
-            allow_redirects=False,
-        )
+    async def page(self, backend: Backend, path: str, timeout_s: float) -> Page | None:
+        """What a worker answers; None if it is no answer or longer than a page is."""
+        try:
+            async with self.session.get(
+                backend.url + path,
+                headers=self.headers(backend, {}),
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                ssl=self._tls,
+                allow_redirects=False,
+            ) as answer:
+                return Page(answer.status, await read_all(answer, MOST_PAGE_BYTES))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # a name of a host can be no name
+            return None
 
     async def post(
         self, backend: Backend, path: str, content: bytes, client: Mapping[str, str]
@@ -75,9 +110,31 @@ class Dialer:
         """Returns at the answer's head; whoever called must close it."""
         headers = self.headers(backend, client)
         headers["Content-Type"] = "application/json"
-        return await self.session.post(
+        answer = await self.session.post(
             backend.url + path, data=content, headers=headers, ssl=self._tls, allow_redirects=False
         )
+        self._mind(answer)
+        return answer
+
+    def _mind(self, answer: aiohttp.ClientResponse) -> None:
+        """Have whoever reads it know when its connection has gone.
+
+        aiohttp 3.14 forgets to tell after garbage in the middle of a chunked body.
+        """
+        protocol = answer.connection.protocol if answer.connection is not None else None
+        gone = protocol.closed if protocol is not None else None
+        if gone is None:
+            return  # all of it is here, or its failure is known
+        known = gone in self._reading
+        self._reading[gone] = answer.content
+        if not known:
+            gone.add_done_callback(self._gone)
+
+    def _gone(self, connection: asyncio.Future[None]) -> None:
+        content = self._reading.pop(connection)
+        connection.exception()  # is seen
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection ended within the answer"))
 
     async def close(self) -> None:
         await self.session.close()

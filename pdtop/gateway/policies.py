@@ -123,7 +123,7 @@ def least_load(candidates: Sequence[Candidate], ask: Ask, rules: Rules) -> Choic
 
 def prefix_hash(candidates: Sequence[Candidate], ask: Ask, rules: Rules) -> Choice:
     """The same worker for the same beginning, as long as it is there (rendezvous hashing, by weight)."""
-    prefix = ask.prefix[:HASHED_CHARS].encode()
+    prefix = ask.prefix[:HASHED_CHARS].encode(errors="surrogatepass")  # JSON can hold half a pair
 
     def due(candidate: Candidate) -> float:
         digest = blake2b(candidate.url.encode() + b"\0" + prefix, digest_size=8).digest()

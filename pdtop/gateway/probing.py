@@ -7,8 +7,6 @@ import random
 from contextlib import suppress
 from time import monotonic
 
-import aiohttp
-
 from pdtop.config.schema import Health
 from pdtop.gateway.dialing import Dialer
 from pdtop.gateway.fleet import Fleet
@@ -110,31 +108,20 @@ class Prober:
         limit = self._health.timeout_secs
         if path == "/health":
             limit = max(limit, HEALTH_LEAST_S)
-        try:
-            async with self._dialer.get(backend, path, limit) as answer:
-                return answer.status
-        except (aiohttp.ClientError, TimeoutError):
-            return None
+        page = await self._dialer.page(backend, path, limit)
+        return page.status if page is not None else None
 
     async def _poll(self, backend: Backend) -> None:
         while not backend.gone:
-            wait = LOADS_EVERY_S
-            try:
-                path = "/v1/loads?include=core,disagg"
-                async with self._dialer.get(backend, path, LOADS_TIMEOUT_S) as answer:
-                    report = read_report(await answer.json(), monotonic()) if answer.status == 200 else None
-                    if answer.status in (404, 405):
-                        wait = ABSENT_S
-            except (aiohttp.ClientError, TimeoutError, ValueError):
-                report = None
-            backend.reported(report)
-            await self._pause(wait)
+            page = await self._dialer.page(backend, "/v1/loads?include=core,disagg", LOADS_TIMEOUT_S)
+            status, body = (page.status, page.json) if page is not None else (None, None)
+            backend.reported(read_report(body, monotonic()) if status == 200 else None)
+            await self._pause(ABSENT_S if status in (404, 405) else LOADS_EVERY_S)
 
     async def _model(self, backend: Backend) -> str | None:
         """The name under which the worker serves its model; None if it does not say."""
-        try:
-            async with self._dialer.get(backend, "/v1/models", self._health.timeout_secs) as answer:
-                data = (await answer.json())["data"]
-                return str(data[0]["id"])[:200]
-        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
-            return None
+        page = await self._dialer.page(backend, "/v1/models", self._health.timeout_secs)
+        match page.json if page is not None else None:
+            case {"data": [{"id": str(name)}, *_]} if name.isprintable():  # it becomes a label
+                return name[:200]
+        return None

@@ -16,7 +16,7 @@ from time import monotonic
 import aiohttp
 from aiohttp import web
 
-from pdtop.gateway.dialing import Dialer
+from pdtop.gateway.dialing import Dialer, read_all
 from pdtop.gateway.fleet import Dispatch, Fleet, NoWorker
 from pdtop.gateway.inference import BadRequest, Inference, read_inference, tokens_in
 from pdtop.gateway.metrics import RouterMetrics
@@ -29,10 +29,20 @@ RETRY_AFTER_S = 0.05  # times the number of attempts so far
 #: Requests at the same time; beyond it clients are told to come again. Each costs about 100 KB.
 MOST_INFLIGHT = 4096
 
+#: A body that has not arrived by then is refused: slow clients must not hold the places of others.
+BODY_S = 60.0
+
+#: A client that reads nothing for so long after its stream has failed is cut.
+LAST_WORDS_S = 2.0
+
+#: An answer that is not a stream is held in memory before it is passed on; a longer one is a failure.
+MOST_ANSWER_BYTES = 64 * 2**20
+
 #: Prefill's answer ends about when decode's begins; after a short answer it is waited for so long.
 _PREFILL_TAIL_S = 1.0
 
 _TAIL_BYTES = 2048
+_LAST_EVENT = b"[DONE]"
 
 #: Answer headers that belong to the connection, not to the answer.
 _HOP = {
@@ -43,7 +53,12 @@ _HOP = {
     "content-encoding",
     "date",
     "server",
+    "te",
+    "trailer",
+    "upgrade",
+    "proxy-authenticate",
     "x-request-id",
+    "x-smg-error-code",  # the router's own word, and a label of its metrics
 }
 
 
@@ -84,6 +99,7 @@ class Call:
     inference: Inference
     labels: tuple[str, ...]
     out: web.StreamResponse | None = None
+    complete: bool = False  # all of the stream has been written, perhaps not yet sent
     tried: set[Backend] = field(default_factory=set)
 
     @property
@@ -124,7 +140,12 @@ class Proxy:
 
     async def _serve(self, request: web.Request, endpoint: str) -> web.StreamResponse:
         try:
-            inference = read_inference(await request.read())
+            async with asyncio.timeout(BODY_S):
+                raw = await request.read()
+        except TimeoutError:
+            return error(f"the body did not arrive in {BODY_S:g} s", 408, "request_timeout")
+        try:
+            inference = read_inference(raw)
         except BadRequest as fault:
             return error(str(fault), 400, "invalid_request")
         labels = ("http", "pd", "http", self._model_label(inference.model), endpoint)
@@ -139,7 +160,7 @@ class Proxy:
             self._metrics.request_errors.labels(*labels, "timeout").inc()
             if call.out is None:
                 return error(words, 504, "timeout")
-            return await _broken(call.out, words)
+            return await _broken(call, call.out, words)
 
     def _model_label(self, named: str) -> str:
         """Names that no worker serves are one label: clients must not be able to make series."""
@@ -246,7 +267,9 @@ class Proxy:
                     leg.backend, call.request.path, payload, call.request.headers
                 )
                 answer = Answer(response, b"")
-                answer.first = await (response.content.readany() if answer.streams else response.read())
+                answer.first = await (
+                    response.content.readany() if answer.streams else read_all(response, MOST_ANSWER_BYTES)
+                )
         except (aiohttp.ClientError, TimeoutError) as failure:
             if response is not None:
                 response.close()
@@ -259,8 +282,11 @@ class Proxy:
             leg.limit = None
         text = answer.first[:300].decode(errors="replace")
         # SGLang sends the head of a stream before it knows whether there will be one.
-        broken = answer.streams and answer.first.startswith((b'data: {"error"', b'data:{"error"'))
-        if response.status >= 500 or broken:
+        broken = answer.streams and (
+            not answer.first or answer.first.startswith((b'data: {"error"', b'data:{"error"'))
+        )
+        # A redirect is none of SGLang's answers: a client that followed it would leave the cluster.
+        if broken or not (200 <= response.status < 300 or 400 <= response.status < 500):
             response.close()
             self._end(leg, False)
             raise LegFailed(leg.backend, f"{leg.backend.url} answered {response.status}: {text}")
@@ -308,13 +334,16 @@ class Proxy:
                     last_at = monotonic()
                     part = await _next(content)
                     await out.write(part)
+                if _LAST_EVENT not in tail:
+                    raise _Cut from aiohttp.ClientPayloadError("the stream ended without its last event")
         except (_Cut, TimeoutError) as failure:
             self._metrics.request_errors.labels(*call.labels, "stream_broken").inc()
-            return await _broken(out, self._failed(leg, failure.__cause__ or failure).reason)
+            return await _broken(call, out, self._failed(leg, failure.__cause__ or failure).reason)
         finally:
             leg.limit = None
         self._end(leg, True)
-        self._observe_tpot(call, tail, events - tail.count(b"[DONE]"), last_at - first_at)
+        self._observe_tpot(call, tail, events - tail.count(_LAST_EVENT), last_at - first_at)
+        call.complete = True
         await out.write_eof()
         return out
 
@@ -338,11 +367,17 @@ async def _next(content: aiohttp.StreamReader) -> bytes:
         raise _Cut from failure
 
 
-async def _broken(out: web.StreamResponse, words: str) -> web.StreamResponse:
-    """Tell the client of a stream that it has not got everything."""
+async def _broken(call: Call, out: web.StreamResponse, words: str) -> web.StreamResponse:
+    """Tell the client of a stream that it has not got everything; one that does not read is cut."""
     body = {"error": {"type": "stream_error", "message": f"Stream error: {words}"}}
-    await out.write(b"data: " + json.dumps(body).encode() + b"\n\ndata: [DONE]\n\n")
-    await out.write_eof()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_S):
+            if not call.complete:
+                await out.write(b"data: " + json.dumps(body).encode() + b"\n\ndata: [DONE]\n\n")
+                await out.write_eof()
+                return out
+    if call.request.transport is not None:
+        call.request.transport.abort()
     return out
 
 
