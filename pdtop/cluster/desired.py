@@ -25,11 +25,26 @@ class Desired:
         return self.table.bootstrap_port if self.role is Role.PREFILL else None
 
 
+#: The last settings and their workers: they are asked for with every snapshot, and settings are frozen.
+_KEPT = 4
+_kept: tuple[tuple[Config, Mapping[str, Desired]], ...] = ()
+
+
 def desired(config: Config) -> Mapping[str, Desired]:
     """Prefill workers, then decode workers, in the order of the file.
 
     The first entry of a key counts; addresses that cannot be read are left out (loading has said so).
     """
+    global _kept
+    for known, workers in _kept:
+        if known is config:
+            return workers
+    found = _workers_of(config)
+    _kept = ((config, found), *_kept[: _KEPT - 1])
+    return found
+
+
+def _workers_of(config: Config) -> Mapping[str, Desired]:
     found: dict[str, Desired] = {}
     for role, pool in ((Role.PREFILL, config.prefill), (Role.DECODE, config.decode)):
         for written in pool.workers:

@@ -6,6 +6,7 @@ change config.toml, one at a time.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from pdtop.operations.lock import OperatorLock
@@ -36,6 +37,7 @@ class Permission:
         self.read_only = True
         self.by = ""
         self.holder: LockHolder | None = None
+        self._deciding = threading.RLock()  # arming comes from any thread; ``told`` is called without it
 
     @property
     def operates(self) -> bool:
@@ -53,28 +55,33 @@ class Permission:
         if not self._can_change:
             return "there is no config.toml: changes would have nowhere to last"
         try:
-            holder = self._lock.acquire()
-            other = holder
-            if self._beside is not None:
-                if holder is None:
-                    self._beside.release()
-                elif holder.service:
-                    other = self._beside.acquire()
+            with self._deciding:
+                problem = self._take(by)
         except StateUnwritable as error:
             return str(error)
+        self._told()
+        return problem
+
+    def _take(self, by: str) -> str:
+        holder = self._lock.acquire()
+        other = holder
+        if self._beside is not None:
+            if holder is None:
+                self._beside.release()
+            elif holder.service:
+                other = self._beside.acquire()
         if other is not None:
             self.holder = other
-            self._told()
             return other.words
         self.read_only, self.holder = False, holder
         self.by = by if holder is None else f"{by}; {holder.words}"
-        self._told()
         return ""
 
     def disarm(self) -> None:
         """Read-only from now on. What is under way goes on."""
-        self.read_only, self.by = True, ""
-        self._give_back()
+        with self._deciding:
+            self.read_only, self.by = True, ""
+            self._give_back()
         self._told()
 
     def close(self) -> None:
@@ -83,19 +90,26 @@ class Permission:
 
     def look(self) -> str:
         """See who operates instead of this one; what is to be said if that disarms it."""
-        holder, before, said = self._who(), self.holder, ""
-        if self._alone(holder):
-            gone = f"{before.user}@{before.host}'s" if before is not None else "the"
-            said = f"{gone} service has ended, so that nobody tells the routers; W arms this console to do it"
-            self.read_only, self.by = True, ""
-            self._give_back()
-        if said or holder != before:
+        with self._deciding:
+            holder, before, said = self._who(), self.holder, ""
+            if self._alone(holder):
+                gone = f"{before.user}@{before.host}'s" if before is not None else "the"
+                said = f"{gone} service has ended, so that nobody tells the routers; "
+                said += "W arms this console to do it"
+                self.read_only, self.by = True, ""
+                self._give_back()
+            changed = bool(said) or holder != before
             self.holder = holder
+        if changed:
             self._told()
         return said
 
     def guards(self) -> tuple[Guard, ...]:
         """What speaks against any change."""
+        with self._deciding:
+            return self._guards()
+
+    def _guards(self) -> tuple[Guard, ...]:
         holder = self._who()
         if self._alone(holder):
             text = "the service that told the routers has ended"
@@ -123,11 +137,13 @@ class Permission:
         return holder.service and self._beside is not None
 
     def begin(self, operation_id: str) -> None:
-        self._under_way.add(operation_id)
+        with self._deciding:
+            self._under_way.add(operation_id)
 
     def end(self, operation_id: str) -> None:
-        self._under_way.discard(operation_id)
-        self._give_back()
+        with self._deciding:
+            self._under_way.discard(operation_id)
+            self._give_back()
 
     def _give_back(self) -> None:
         if self.read_only and not self._under_way:
