@@ -196,7 +196,7 @@ def log_lines(entries: Sequence[LogEntry]) -> Iterator[str]:
     """One line an attempt; entries as given."""
     for entry in entries:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
-        who = f"{entry.user}@{entry.host}" + (f" from {entry.ssh_client}" if entry.ssh_client else "")
+        who = entry.by + (f" from {entry.ssh_client}" if entry.ssh_client else "")
         what = entry.extra.get("title") or f"{entry.operation} {entry.target}"
         if values := _values(entry):
             what += f" ({values})"

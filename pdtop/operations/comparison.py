@@ -283,8 +283,8 @@ def _summary(verdicts: Mapping[str, _Verdict], early_s: float, block_s: float) -
     if early_s > 0:
         return _TOO_EARLY.format(span(ceil(early_s)))
     rule = (
-        f"clear = medians over {_SMALL:.0%} apart and beyond {_MOST:.1f}× (few minutes) to {_LEAST:g}× "
-        f"(many) the scatter of {span(block_s)} medians"
+        f"a difference is clear if it is over {_SMALL:.0%} and {_LEAST:g} to {_MOST:.1f} times "
+        f"what the measure scatters by itself from {span(block_s)} to {span(block_s)}"
     ).replace("%", " %")
     clear = [name for name, verdict in verdicts.items() if verdict.change is not None]
     unclear = [verdict.said for verdict in verdicts.values()]

@@ -259,6 +259,10 @@ class RouterOutcome:
         return any(call.method != "GET" for call in self.calls)
 
 
+#: Source of what is done because somebody wrote the file; who that was, the log cannot know.
+FILE_EDITED = "config.toml edited"
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One change under way or ended; kept until dismissed."""
@@ -413,3 +417,8 @@ class LogEntry:
     pid: int = 0
     process: str = ""  # tells the process from a later one with the same pid
     extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def by(self) -> str:
+        """Who asked for it. An edit of the file was only carried out by the user of the entry."""
+        return "somebody (file edited)" if self.source == FILE_EDITED else f"{self.user}@{self.host}"

@@ -34,6 +34,7 @@ from pdtop.operations.known_file import Edited, KnownFile
 from pdtop.operations.lock import BESIDE, OperatorLock
 from pdtop.operations.memory import Remembering
 from pdtop.operations.model import (
+    FILE_EDITED,
     Apply,
     Choice,
     Drain,
@@ -357,7 +358,7 @@ class Operator:
             diff=edited.diff,
         )
         scope = Scope(changed_workers(before, after), confirmed=confirmed_in(entry))
-        operation = self._parts.operation(plan, "config.toml edited")
+        operation = self._parts.operation(plan, FILE_EDITED)
         await self._carry_out(Job(operation, before=before, after=after, scope=scope))
 
     # What is remembered ------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def how_out(engine: str, then: str) -> str:
         case "removal":
             return f"{engine}: DELETE /workers/…, gone from the router at once, {then}"
         case "file":
-            return f"{engine}: reads {FILE} itself, {then}"
+            return f"the router follows {FILE}, {then}"
         case _:
             return f"{_called(engine)}: cannot be told, goes on sending"
 
@@ -292,7 +292,7 @@ def how_in(
         case "removal":
             return ", ".join([f"{engine}: POST /workers", *ports])
         case "file":
-            return ", ".join([f"{engine}: reads {FILE} itself", *ports])
+            return ", ".join([f"the router follows {FILE}", *ports])
         case _:
             return f"{_called(engine)}: cannot be told"
 
@@ -382,7 +382,7 @@ def _at_router(request: Request, snapshot: Snapshot, edits: Sequence[Edit], engi
         kinds = {effect(engine, one.path).kind for one in edits if not is_membership(one)}
         return "with its next restart: see the restart plan" if "restart" in kinds else ""
     if powers.reads_file:
-        return f"reads {FILE} itself; read back"
+        return f"follows {FILE}; read back"
     if powers.drain_by == "none":
         return "cannot be told: stays as it is"
 

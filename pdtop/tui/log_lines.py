@@ -46,7 +46,7 @@ def when(at: float, now: float) -> str:
 def entry_line(entry: LogEntry, width: int, now: float) -> Line:
     """When, how it ended, what, by whom."""
     sign, tone, word = _ended(entry)
-    who = text.clean(entry.user, 20) + (f"@{text.clean(entry.host, 24)}" if width >= 100 else "")
+    who = text.clean(entry.by, 45) if width >= 100 else text.clean(entry.by.partition("@")[0], 20)
     what = f"{entry.operation} {entry.target}"
     if entry.after and " = " not in entry.after:  # several keys, or one that the operation's name says
         what += f"  {entry.before or 'not set'} → {entry.after}"
@@ -79,7 +79,7 @@ def entry_detail(entry: LogEntry, width: int) -> list[Line]:
     out = [
         heading(f"{text.clean(entry.operation, 24)} {text.clean(entry.target, 80)}", entry.id, width),
         *labelled("when     ", f"{at}{took}", width),
-        *labelled("who      ", f"{entry.user}@{entry.host}{client}, from {entry.source or 'console'}", width),
+        *labelled("who      ", f"{entry.by}{client}, from {entry.source or 'console'}", width),
         *labelled("before   ", entry.before, width),
         *labelled("after    ", entry.after, width),
         *labelled("outcome  ", f"{word}: {entry.words}" if entry.words else word, width, tone),

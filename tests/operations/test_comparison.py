@@ -91,8 +91,8 @@ def test_a_real_shift_is_found_and_the_rest_left_alone(seed: int) -> None:
     assert -50 < float(verdict.removesuffix(" %, better").replace("−", "-")) < -30
     assert row(found, "tokens/s")[2] == NO_DIFFERENCE
     assert found.words == (
-        "clear: backlog; clear = medians over 5 % apart and beyond 3.5× (few minutes) to 1.5× (many) "
-        "the scatter of 30 s medians"
+        "clear: backlog; a difference is clear if it is over 5 % and 1.5 to 3.5 times "
+        "what the measure scatters by itself from 30 s to 30 s"
     )
     assert (found.title, found.since, found.before_s, found.after_s) == (
         "decode policy",
@@ -117,7 +117,7 @@ def test_chance_is_no_difference() -> None:
 def test_a_small_difference_is_none_however_even() -> None:
     found = compare(lambda s, after: shot(s, decode=decode(backlog=Backlog(104.0 if after else 100.0))))
     assert row(found, "backlog") == ("100", "104", NO_DIFFERENCE)
-    assert found.words.startswith("no clear difference; clear = ")
+    assert found.words.startswith("no clear difference; a difference is clear if ")
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,9 @@ def test_several_at_once() -> None:
         ),
         (
             "pdtop",
-            "pdtop: reads config.toml itself, then watched until it is empty",
+            "the router follows config.toml, then watched until it is empty",
             "pdtop: stays drained, it reads config.toml",
-            "reads config.toml itself; read back",
+            "follows config.toml; read back",
         ),
         (
             "vllm-router",
@@ -225,7 +225,7 @@ def test_an_undrain_of_a_decode_worker_needs_no_port() -> None:
     made = planned(Undrain((D3,)), config=CONFIG + "drain = true\n")
     assert row(made, "How") == "smg: POST /workers; not before its removal is 5 s old"
     own = planned(Undrain((D3,)), config=CONFIG + "drain = true\n", engines=OWN)
-    assert row(own, "How") == "pdtop: reads config.toml itself"
+    assert row(own, "How") == "the router follows config.toml"
 
 
 def test_a_weight() -> None:
@@ -237,7 +237,7 @@ def test_a_weight() -> None:
         ("File", "config.toml line 21: weight = 0.5"),
     )
     assert made.edits == (Edit("set", ("decode", "worker", D2, "weight"), 0.5),)
-    assert made.steps[1] == Step("r", "reads config.toml itself; read back")
+    assert made.steps[1] == Step("r", "follows config.toml; read back")
 
 
 def test_weight_zero_takes_the_worker_out_where_weights_are_read() -> None:
