@@ -147,10 +147,10 @@ def start(
     with ExitStack() as stack:
         stack.enter_context(_signals_as_exceptions())
         if directory is None:
-            directory = Path(tempfile.mkdtemp(prefix="pdtop-demo-"))
-            stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        else:
-            directory.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix="pdtop-demo-"))
+            stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+            directory = temporary / "demo"  # the cluster is called after its folder
+        directory.mkdir(parents=True, exist_ok=True)
         try:
             children = stack.enter_context(Children(directory))
         except FolderTaken:
