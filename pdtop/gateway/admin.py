@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from aiohttp import web
 
@@ -22,6 +25,7 @@ from pdtop.gateway.pool import Backend, Role
 
 _TYPES: Mapping[str, Role] = {"prefill": "prefill", "decode": "decode"}
 _MOST_TEXT = 4096
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(?:%\w+)?")
 
 
 class BadRequest(Exception):
@@ -159,7 +163,21 @@ def _url(value: object) -> str:
         raise BadRequest("url holds blanks or control characters, or is too long")
     if not value.lower().startswith(("http://", "https://")):
         raise BadRequest("url must start with http:// or https://")
+    if not _is_place(value):
+        raise BadRequest("url must be http://host:port and nothing more")
     return value
+
+
+def _is_place(url: str) -> bool:
+    """A host and perhaps a port: no user, path or query, which would end up in lists and labels."""
+    try:
+        parts = urlsplit(url)
+        bare = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    named = _HOST.fullmatch(host) is not None and all(0 < len(one) < 64 for one in host.split("."))
+    return port != 0 and "@" not in url and url.rstrip("/").lower() == bare.lower() and named
 
 
 def _weight(value: object) -> float:
@@ -181,10 +199,13 @@ def _port(value: object) -> int | None:
 
 
 def _number(value: object, name: str, good: Callable[[float], bool], rule: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not isinstance(value, int | float) or not good(value):
-        raise BadRequest(f"{name} must be {rule}")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # A number of hundreds of digits is an int that no float can hold.
+        with suppress(OverflowError):
+            number = float(value)
+            if math.isfinite(number) and good(number):
+                return number
+    raise BadRequest(f"{name} must be {rule}")
 
 
 def _drain(value: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -27,6 +28,8 @@ from pdtop.gateway.reload import Reload, follow, restart_needed
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LONGEST_ID = 256
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -92,6 +95,8 @@ class Gateway:
         check(config)
         if self._dialer is not None:
             self._dialer.apply(config)
+        for key in restart_needed(self.fleet.config, config):
+            log.warning("%s has changed: that counts after a restart of this router", key)
         self.fleet.apply(config)
         self._keys = Keys.of(config.server)
         if self._prober is not None:
@@ -169,6 +174,9 @@ class Gateway:
             response = error(failure.reason, status, code)
         except ConnectionResetError:
             response = web.Response()  # the client's connection is closing: nobody hears it
+        except Exception:
+            status, code = 500, "internal_error"
+            raise
         finally:
             self.metrics.connections.dec()
             self.metrics.responses.labels(path, str(status), code).inc()

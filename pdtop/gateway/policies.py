@@ -12,6 +12,7 @@ counts; in between the least (load - cache benefit) wins.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -229,14 +230,14 @@ def _best_pair(
     def cost(c: Candidate) -> float:
         return c.pressure - rules.cache_benefit * _counting(c, rules)
 
-    # Heavier ones first among equals: they must not fall out of the few.
-    top_p = sorted(firsts, key=lambda c: (cost(c), -c.weight))[:PAIR_TOP]
-    top_d = sorted(seconds, key=lambda c: (c.pressure, -c.weight))[:PAIR_TOP]
+    # Equals come in an order drawn by weight, and the first of the best pairs wins: each worker's share is
+    # in proportion to its weight, also where more are equal than the few.
+    drawn = random.Random(prefill.ask.dice[0])
+    top_p = sorted(firsts, key=lambda c: (cost(c), drawn.expovariate(c.weight)))[:PAIR_TOP]
+    top_d = sorted(seconds, key=lambda c: (c.pressure, drawn.expovariate(c.weight)))[:PAIR_TOP]
     pairs = [(p, d) for p in top_p for d in top_d]
     scores = [cost(p) + d.pressure + transfer_cost(p, d, topology) for p, d in pairs]
-    least = min(scores)
-    tied = [pair for pair, score in zip(pairs, scores, strict=True) if score == least]
-    return tied[_index([p.weight * d.weight for p, d in tied], prefill.ask.dice[0])]
+    return pairs[scores.index(min(scores))]
 
 
 def turn_after(candidate: Candidate) -> float:

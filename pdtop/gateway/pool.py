@@ -19,6 +19,9 @@ from pdtop.gateway.prefixes import PrefixTree
 
 Role = Literal["prefill", "decode"]
 
+#: What a weight counts as at least and at most: 1/weight and sums of weights must stay numbers.
+LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
+
 BOOTSTRAP_PORT = 8998  # SGLang's --disaggregation-bootstrap-port default
 
 _IDS = uuid.UUID("6f7a1f6e-54d5-4a5b-9c1c-7064746f7000")
@@ -270,7 +273,7 @@ class Pool:
             Candidate(
                 b.url,
                 b.load(self.weights, now),
-                b.weight,
+                min(max(b.weight, LEAST_WEIGHT), MOST_WEIGHT),
                 b.turn,
                 b.prefixes.matched(names) if looks else 0.0,
                 b.settings.host or b.host,

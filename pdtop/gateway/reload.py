@@ -33,9 +33,12 @@ class Reload:
 
 
 def restart_needed(started: Config, now: Config) -> tuple[str, ...]:
-    """Keys whose new value counts only after a restart: the listening address, nothing else."""
-    keys = ("host", "port")
-    return tuple(f"server.{key}" for key in keys if getattr(started.server, key) != getattr(now.server, key))
+    """Keys whose new value counts only after a restart: the listening address, and who routes."""
+    old, new = (
+        {"host": s.host, "port": s.port, "engine": s.engine or "embedded"}
+        for s in (started.server, now.server)
+    )
+    return tuple(f"server.{key}" for key in old if old[key] != new[key])
 
 
 async def follow(watch: ConfigWatch, apply: Callable[[Config], None], note: Callable[[Reload], None]) -> None:

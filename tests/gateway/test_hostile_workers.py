@@ -73,7 +73,10 @@ READY, ABSENT = whole(b"{}"), whole(b"{}", status=b"404 No")
 
 @asynccontextmanager
 async def cluster(
-    prefill: list[Raw], decode: list[Raw], timeout_s: float = 30.0, **more: object
+    prefill: list[Raw],
+    decode: list[Raw],
+    timeout_s: float = 30.0,
+    policy: str = "round_robin",
 ) -> AsyncIterator[tuple[Gateway, str]]:
     async with AsyncExitStack() as stack:
         for raw in (*prefill, *decode):
@@ -83,10 +86,9 @@ async def cluster(
         settings = Config.model_validate(
             {
                 "server": {"request_timeout_secs": timeout_s},
-                "prefill": {"workers": [r.url for r in prefill], "policy": "round_robin"},
-                "decode": {"workers": [r.url for r in decode], "policy": "round_robin"},
+                "prefill": {"workers": [r.url for r in prefill], "policy": policy},
+                "decode": {"workers": [r.url for r in decode], "policy": policy},
                 "health": {"interval_secs": 0.02, "timeout_secs": 1.0, "unhealthy_threshold": 2},
-                **more,
             }
         )
         gateway, url = await stack.enter_async_context(router(settings))

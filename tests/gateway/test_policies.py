@@ -30,7 +30,7 @@ A, B, C = Candidate("a", 5), Candidate("b", 1), Candidate("c", 3)
 RULES = Rules()
 
 #: 99.9 % points of χ² by degrees of freedom: a seeded run that is above it is not a fluke worth keeping.
-CHI2 = {1: 10.83, 2: 13.82, 3: 16.27}
+CHI2 = {1: 10.83, 2: 13.82, 3: 16.27, 7: 24.32}
 
 
 def chi2(counts: Counter[str], weights: dict[str, float]) -> float:
@@ -278,7 +278,16 @@ def test_a_single_worker_takes_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("weights", [{"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 2.0, "b": 1.0, "c": 0.5}])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"a": 1.0, "b": 1.0, "c": 1.0},
+        {"a": 2.0, "b": 1.0, "c": 0.5},
+        dict.fromkeys("abcdefgh", 1.0),  # more than the few that pairs are made of
+        dict(zip("abcdefgh", (2.0, 2.0, 1.0, 1.0, 1.0, 0.5, 0.5, 4.0), strict=True)),
+    ],
+    ids=["even", "uneven", "many", "many uneven"],
+)
 def test_shares_are_in_proportion_to_weights_when_equally_loaded(
     name: str, weights: dict[str, float]
 ) -> None:
@@ -291,7 +300,7 @@ def test_shares_are_in_proportion_to_weights_when_equally_loaded(
         chosen = choose(View(idle, name, ask), View([B], "random")).prefill.chosen
         turns[chosen.url] = turn_after(chosen)
         counts[chosen.url] += 1
-    assert chi2(counts, weights) < CHI2[2]
+    assert chi2(counts, weights) < CHI2[len(weights) - 1]
 
 
 @pytest.mark.parametrize("name", ["power_of_two", "least_load", "cache_aware", "pair_aware"])

@@ -9,6 +9,7 @@ import pytest
 from pdtop.config.schema import Config
 from pdtop.gateway.fleet import CannotServe, Fleet, NoWorker, Wanted
 from pdtop.gateway.health import BREAKER_FAILURES, BREAKER_OPEN_S, Breaker, Probes
+from pdtop.gateway.policies import NAMES
 from pdtop.gateway.pool import Backend, Role, url_of
 
 
@@ -162,6 +163,26 @@ def test_a_new_weight_owes_nothing_either() -> None:
     assert [chosen(fleet) for _ in range(50)].count("http://b:1") == 0
     fleet.apply(settings(["p:1"], ["a:1", "b:1"]))
     assert [chosen(fleet) for _ in range(10)].count("http://b:1") == 5
+
+
+@pytest.mark.parametrize("policy", NAMES)
+@pytest.mark.parametrize("odd", [5e-324, 1e308])
+def test_weights_at_the_ends_of_numbers_harm_no_choice(policy: str, odd: float) -> None:
+    names = ["d0:1", "d1:1", "d2:1"]
+    tables = {"d0:1": {"weight": odd}, "d1:1": {"weight": odd}}
+    fleet = Fleet(settings(["p:1"], names, policy, tables=tables), seed=1)
+
+    def served(first: int) -> set[str]:
+        found = set()
+        for number in range(first, first + 60):
+            dispatch = fleet.dispatch(Wanted(f"prompt {number}"), 0.0, set())
+            fleet.close(dispatch, 0.0)
+            found.add(dispatch.decode.backend.url)
+        return found
+
+    assert served(0) == ({"http://d2:1"} if odd < 1 else {"http://d0:1", "http://d1:1"})
+    fleet.apply(settings(["p:1"], names, policy))
+    assert served(60) == {f"http://{name}" for name in names}
 
 
 def test_a_reload_keeps_what_stays_and_lets_what_goes_finish() -> None:

@@ -194,10 +194,24 @@ async def test_the_listening_address_needs_a_restart_and_that_is_said(tmp_path: 
         assert (await said(session, url))["restart_needed"] == ["server.port"]
 
 
-def test_only_host_and_port_need_a_restart() -> None:
+def test_only_the_address_and_the_engine_need_a_restart() -> None:
     before = Config.model_validate({"server": {"host": "127.0.0.1"}})
     after = Config.model_validate({"server": {"host": "::1", "port": 1, "api_key_env": "X"}})
     assert restart_needed(before, after) == ("server.host", "server.port")
+    own = Config.model_validate({"server": {"host": "127.0.0.1", "engine": "embedded"}})
+    assert restart_needed(before, own) == ()
+    smg = Config.model_validate({"server": {"host": "127.0.0.1", "engine": "smg"}})
+    assert restart_needed(before, smg) == ("server.engine",)
+
+
+async def test_another_engine_in_the_file_is_said_to_need_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reloading(tmp_path / "config.toml", text([])) as (gateway, url, file), client() as session:
+        file.write(text([]).replace("[server]", '[server]\nengine = "smg"'))
+        await eventually(lambda: gateway.last_reload is not None)
+        assert (await said(session, url))["restart_needed"] == ["server.engine"]
+    assert "server.engine has changed: that counts after a restart of this router" in caplog.messages
 
 
 def test_decisions() -> None:
