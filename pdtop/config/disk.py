@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 _STALE_S = 60.0  # a temporary file this old belongs to a process that was killed
 
 
@@ -46,7 +47,10 @@ class Disk:
         os.fsync(descriptor)
 
     def replace(self, new: Path, old: Path) -> None:
-        new.replace(old)
+        """One takes the place of the other; where the system can do it, what was there then has the new name,
+        so that it can be seen what was replaced."""
+        if not _exchanged(new, old):
+            new.replace(old)
 
     def unlink(self, path: Path) -> None:
         path.unlink()
@@ -111,9 +115,32 @@ def replace_file(path: Path, data: bytes, expected: bytes | None, disk: Disk) ->
             disk.sync(descriptor)
             _expect(target, expected, disk)
             disk.replace(new, target)
+            if expected is not None and _content(new, expected, disk) != expected:
+                disk.replace(new, target)  # somebody was there in the last instant: back again
+                raise ChangedMeanwhile(f"{target} was changed by someone else")
         sync_folder(target.parent, disk)
     except OSError as error:
         raise Unwritable(_in_words(error, target)) from None
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two files change places; False where that is not possible: nothing has happened."""
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # Linux
+    if rename is None:
+        return False
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
+
+
+def _content(path: Path, unless: bytes, disk: Disk) -> bytes | None:
+    """What has been replaced; ``unless`` the system does not show it."""
+    try:
+        return disk.read(path)
+    except FileNotFoundError:
+        return unless
+    except OSError:
+        return None
 
 
 def put_file(path: Path, data: bytes, disk: Disk) -> None:
@@ -135,7 +162,7 @@ def put_file(path: Path, data: bytes, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def _temporary(target: Path, disk: Disk) -> Iterator[tuple[Path, int]]:
-    """A new file beside the target, gone again unless it was renamed."""
+    """A new file beside the target, gone again whatever it holds by then."""
     new = target.parent / f"{_stem(target)}{os.getpid()}.{os.urandom(4).hex()}"
     descriptor = disk.create(new)
     try:
@@ -143,10 +170,9 @@ def _temporary(target: Path, disk: Disk) -> Iterator[tuple[Path, int]]:
             yield new, descriptor
         finally:
             os.close(descriptor)
-    except BaseException:
+    finally:
         with contextlib.suppress(OSError):
             disk.unlink(new)
-        raise
 
 
 def _stem(target: Path) -> str:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pdtop.config import disk as disk_module
 from pdtop.config.disk import Disk, Unwritable, replace_file
 from pdtop.config.edit import edit, typed_edit
 from pdtop.config.save import DIFF_COPY, EditSession, Outcome
@@ -322,3 +323,35 @@ def test_secrets_stay_out_of_diffs_and_words(path: Path) -> None:
     assert refused.conflicts
     for text in (secret, "Zx9-other", "Zx9-third"):
         assert text not in said
+
+
+class TooLate(Disk):
+    """Somebody else saves right before the rename, after all has been looked at."""
+
+    theirs = OLD + b"# theirs\n"
+
+    def __init__(self, path: Path) -> None:
+        self.path: Path | None = path
+
+    def replace(self, new: Path, old: Path) -> None:
+        if self.path is not None:
+            beside = self.path.with_name("theirs")
+            beside.write_bytes(self.theirs)
+            beside.replace(self.path)
+            self.path = None
+        super().replace(new, old)
+
+
+def test_an_edit_of_the_last_instant_is_not_lost(path: Path) -> None:
+    session = started(path, TooLate(path))
+    assert session.save().outcome is Outcome.ASKS
+    assert path.read_bytes() == TooLate.theirs
+    assert listing(path.parent) == {"config.toml"}
+    assert session.confirm().outcome is Outcome.WRITTEN
+    assert path.read_bytes().endswith(b"# theirs\n")
+
+
+def test_where_files_cannot_change_places_one_is_renamed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_module, "_exchanged", lambda one, other: False)
+    assert started(path, Disk()).save().outcome is Outcome.WRITTEN
+    assert listing(path.parent) == {"config.toml"}
