@@ -7,6 +7,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,7 @@ class Tasks:
     def submit(self, work: Coroutine[Any, Any, object]) -> bool:
         """Have the engine do it; False if it does not run."""
         try:
-            self._monitor.submit(work)
+            self._monitor.submit(work).add_done_callback(_told)
         except RuntimeError:
             log.info("the engine has ended")
             return False
@@ -68,8 +69,12 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("work of the gate failed", exc_info=error)
+        _told(task)
+
+
+def _told(work: asyncio.Future[None] | Future[None]) -> None:
+    if not work.cancelled() and (error := work.exception()) is not None:
+        log.error("work of the gate failed", exc_info=error)
 
 
 async def _called(function: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdtop.operations.model import Drain, Outcome, Phase, Undrain
+from pdtop.operations.model import Choice, Drain, Outcome, Phase, Undrain
 from tests.cluster.stub_server import Reply
 from tests.cluster.stub_server import Request as Asked
 from tests.operations.plant import Plant, StubRouter, done, plant, virtual
@@ -104,3 +104,21 @@ async def test_a_file_that_has_become_something_else_while_the_question_was_open
         cluster.path.write_text(before)
         await console.until(lambda: console.monitor.latest().config_error == "")
         assert (await console.do(Drain((worker.key,)))).phase is Phase.DRAINING
+
+
+@virtual
+async def test_an_answer_that_fails_is_in_the_log_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with plant(tmp_path) as cluster, cluster.console() as console:
+        cluster.decode[0].running = 3
+        waiting = await console.do(Drain((cluster.decode[0].key,)))
+
+        def broken(_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(console.operator, "plan", broken)
+        console.operator.choose(waiting.id, Choice.CANCEL)
+        await console.until(lambda: "work of the gate failed" in caplog.text)
+        assert "ZeroDivisionError" in caplog.text
+        assert console.view.operations[-1].phase is Phase.DRAINING  # and the drain goes on
