@@ -72,7 +72,7 @@ class Tasks:
         _told(task)
 
 
-def _told(work: asyncio.Future[None] | Future[None]) -> None:
+def _told(work: asyncio.Future[Any] | Future[Any]) -> None:
     if not work.cancelled() and (error := work.exception()) is not None:
         log.error("work of the gate failed", exc_info=error)
 
