@@ -24,8 +24,16 @@ class Change:
 
 
 def config_changes(before: Config, after: Config) -> tuple[Change, ...]:
-    """Differences of effective settings, defaults included, in the order of the file's schema."""
-    return table_changes(before.model_dump(), after.model_dump())
+    """Differences of effective settings, defaults included, in the order of the file's schema.
+
+    A table that comes or goes brings keys that are not set in it: those are no difference.
+    """
+    found = table_changes(before.model_dump(), after.model_dump())
+    return tuple(change for change in found if not _unset(change.before) or not _unset(change.after))
+
+
+def _unset(value: object) -> bool:
+    return value is None or value == {}
 
 
 def table_changes(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Change, ...]:

@@ -20,6 +20,7 @@ from pdtop.config.schema import Config
 from pdtop.config.watch import ConfigWatch
 from pdtop.gateway.lifecycle import follows_parent
 from pdtop.supervisor.engines import CannotRun, Engine
+from pdtop.supervisor.launching import secrets
 from pdtop.supervisor.output import Output
 from pdtop.supervisor.starting import Starter
 from pdtop.supervisor.status import StatusPage
@@ -68,7 +69,7 @@ async def _supervise(
     loaded: Loaded, engine: Engine, further: Sequence[str], grace_s: float, environ: Mapping[str, str]
 ) -> None:
     _allow_many_connections()
-    output = Output(sys.stderr, _secrets(loaded.config or Config(), environ))
+    output = Output(sys.stderr, secrets(loaded.config or Config(), environ))
     try:
         with tempfile.TemporaryDirectory(prefix="pdtop-router-") as folder:
             async with Dialler() as dialler:
@@ -115,13 +116,6 @@ async def _tell_where(supervisor: Supervisor, page: StatusPage, config: Config, 
             raise CannotRun(words) from error
         output.say(f"{words}; see [server] status_port")
     print(json.dumps(places), flush=True)
-
-
-def _secrets(config: Config, environ: Mapping[str, str]) -> list[str]:
-    tables = [*config.prefill.worker.values(), *config.decode.worker.values()]
-    names = {config.server.api_key_env, config.server.admin_key_env}
-    names |= {table.api_key_env for table in tables if table.api_key_env is not None}
-    return [environ[name] for name in names if environ.get(name)]
 
 
 def _allow_many_connections() -> None:

@@ -163,11 +163,26 @@ def not_honoured(config: Config, engine: Engine) -> tuple[str, ...]:
         found = effect(engine.name, (role, key))
         if found.kind == "none" and not any(one.startswith(f"[{role}] {key}") for one in words):
             words.append(f"[{role}] {key}: {found.words}")
+    return (*words, *idle_pools(config))
+
+
+def idle_pools(config: Config) -> tuple[str, ...]:
+    """Pools that the file leaves without anybody who takes requests, in words; it is followed anyway."""
+    words = []
     for role in POOLS:
         pool = config.pool(role)
-        if pool.workers and all(pool.settings_of(worker).drain for worker in pool.workers):
-            words.append(f"[{role}] every worker is drained: requests are refused")
+        if all(pool.settings_of(worker).drain for worker in pool.workers):
+            why = "every worker is drained" if pool.workers else "there is no worker"
+            words.append(f"[{role}] {why}: requests are refused")
     return tuple(words)
+
+
+def secrets(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of all variables that the file names as those of keys."""
+    tables = [*config.prefill.worker.values(), *config.decode.worker.values()]
+    names = {config.server.api_key_env, config.server.admin_key_env}
+    names |= {table.api_key_env for table in tables if table.api_key_env is not None}
+    return tuple(environ[name] for name in sorted(names) if environ.get(name))
 
 
 def warnings(config: Config, environ: Mapping[str, str], further: Sequence[str]) -> tuple[str, ...]:

@@ -36,13 +36,18 @@ class Output:
         waiting: int = _WAITING,
     ) -> None:
         self._stream = stream
-        self._secrets = sorted({text for text in secrets if text}, key=len, reverse=True)
+        self._secrets: list[str] = []
+        self.hide(secrets)
         self._mask = Masker()
         self._clock = clock
         self._lines: queue.Queue[str | None] = queue.Queue(waiting)
         self._left_out = 0
         self._thread = threading.Thread(target=self._write, name="pdtop-output", daemon=True)
         self._thread.start()
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Further texts that are not to be shown from now on."""
+        self._secrets = sorted({*self._secrets, *(text for text in secrets if text)}, key=len, reverse=True)
 
     def say(self, words: str) -> None:
         """A line of the supervisor's own."""

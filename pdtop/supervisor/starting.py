@@ -80,7 +80,10 @@ class Starter:
         place = Place(free_port(), free_port())
         path = str(self._manifest.path) if made.engine.reads_manifest else None
         if path is not None:
-            self.list_workers(config)
+            try:
+                self.list_workers(config)
+            except OSError as error:
+                raise NotUp(f"the list of workers cannot be written: {error}") from error
         flags = argv(config, made, place, manifest=path, environ=self._environ)
         tail = Tail()
         server = config.server

@@ -45,10 +45,12 @@ from pdtop.supervisor.handover import HandOver, listening_error
 from pdtop.supervisor.keeping import Usable
 from pdtop.supervisor.launching import (
     Launch,
+    idle_pools,
     launch,
     not_honoured,
     refusal,
     restart_reasons,
+    secrets,
     warnings,
 )
 from pdtop.supervisor.output import Output
@@ -109,6 +111,7 @@ class Supervisor:
         self._next_replacement = 0.0
         self._refused = ""
         self._failed = ""
+        self._unlisted = ""
         self._state: State = "starting"
         self._restarts = self._hand_overs = 0
         self._last_restart: tuple[float, str] | None = None
@@ -148,7 +151,7 @@ class Supervisor:
         ):
             self._output.say(words)
         minding = loop.create_task(self._mind())
-        others = [loop.create_task(work) for work in (self._follow(), self._keep(), self._remind())]
+        others = [loop.create_task(self._for_ever(work)) for work in (self._follow, self._keep, self._remind)]
         told = loop.create_task(self._told.wait())
         try:
             await asyncio.wait((minding, told), return_when=asyncio.FIRST_COMPLETED)
@@ -216,8 +219,8 @@ class Supervisor:
         before = not_honoured(self._config, self._made.engine)
         moved = _addresses(self._config), _addresses(config)
         self._config, self._made = config, made
-        if engine.reads_manifest:
-            self._starter.list_workers(config)
+        self._output.hide(secrets(config, self._environ))
+        self._list_workers()
         for words in not_honoured(config, engine):
             if words not in before:
                 self._output.say(words)
@@ -242,9 +245,26 @@ class Supervisor:
             raise CannotRun(why)
         return launch(config, engine, python, self._further, self._environ)
 
+    def _list_workers(self) -> None:
+        """Bring smg's list up to date; what hinders it, a full disk perhaps, is said once and tried again."""
+        if not self._made.engine.reads_manifest:
+            self._unlisted = ""
+            return
+        try:
+            self._starter.list_workers(self._config)
+        except OSError as error:
+            words = f"the list of workers cannot be written: {error}; workers stay as they are until it can"
+            if words != self._unlisted:
+                self._output.say(words)
+            self._unlisted = words
+        else:
+            self._unlisted = ""
+
     async def _keep(self) -> None:
         while True:
             run, config = self._run, self._config
+            if self._unlisted:
+                self._list_workers()
             if run is not None and not run.process.ended.is_set():
                 for words in await run.keeper.keep(config):
                     if run is self._run:
@@ -257,12 +277,23 @@ class Supervisor:
         """What is wrong stays said until it is not."""
         while True:
             await self._sleep(REMIND_S)
-            for words in (*(problem.text for problem in self._watch.problems), self._refused, self._failed):
+            problems = (problem.text for problem in self._watch.problems)
+            for words in (*problems, self._refused, self._failed, self._unlisted, *idle_pools(self._config)):
                 if words:
                     self._output.say(words)
 
+    async def _for_ever(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What nobody waits for must not end unnoticed: it is said, and goes on."""
+        while True:
+            try:
+                await work()
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the engine goes on under the file
+                words = f"{work.__name__.strip('_')}: {type(failure).__name__}: {failure}"
+                self._output.say(f"internal error in {words}; it is tried again")
+            await self._sleep(KEEP_EVERY_S)
+
     def _pending(self) -> tuple[str, ...]:
-        words = (self._refused,) if self._refused else ()
+        words = tuple(one for one in (self._refused, self._unlisted) if one)
         return (*words, *self._reasons(self._run)) if self._run is not None else words
 
     def _reasons(self, run: Run) -> tuple[str, ...]:

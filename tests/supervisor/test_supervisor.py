@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+import pdtop.supervisor.supervisor as supervising
+from pdtop.config.watch import Event
 from pdtop.supervisor.engines import CannotRun
+from pdtop.supervisor.manifest import Manifest
+from pdtop.supervisor.supervisor import Supervisor
 from tests.supervisor.engines.fake_router import BAD
 from tests.supervisor.scenes import D1, D2, ENGINES, P1, P2, free_ports, supervised
 
@@ -273,3 +279,85 @@ async def test_told_twice_it_ends_at_once(tmp_path: Path) -> None:
         assert f"smg (pid {pid}) is killed" in scene.text()
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await held
+
+
+async def test_a_full_disk_is_said_and_the_file_is_followed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervising, "KEEP_EVERY_S", 0.05)
+    full = True
+    write = Manifest.write
+
+    def fails(self: Manifest, content: Mapping[str, object]) -> bool:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, content)
+
+    async with supervised(tmp_path, "smg") as scene:
+        await scene.serves()
+        pid = scene.supervisor.status().pid
+        monkeypatch.setattr(Manifest, "write", fails)
+        scene.file.drained = (D2,)
+        scene.file.timeout = 101  # wants a new process, too
+        scene.file.write()
+        await scene.until(lambda: "No space left on device" in scene.supervisor.status().failed)
+        status = scene.supervisor.status()
+        assert "No space left on device" in status.pending[0]
+        assert (status.state, status.pid) == ("serving", pid)
+        scene.file.drained = (D1,)
+        scene.file.write()
+        await scene.until(lambda: scene.text().count("read again") == 2)
+        full = False
+        await scene.workers_are({P1, P2, D2})
+        assert scene.text().count("workers stay as they are until it can") == 1
+        await scene.until(lambda: not any("No space" in one for one in scene.supervisor.status().pending))
+
+
+async def test_what_nobody_waits_for_goes_on_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervising, "KEEP_EVERY_S", 0.01)
+    took = Supervisor._took
+    failures = iter([ValueError("odd")])
+
+    async def fails_once(self: Supervisor, event: Event) -> None:
+        await took(self, event)
+        for failure in failures:
+            raise failure
+
+    monkeypatch.setattr(Supervisor, "_took", fails_once)
+    async with supervised(tmp_path, "sglang-router") as scene:
+        await scene.serves()
+        for timeout in (101, 102):
+            scene.file.timeout = timeout
+            scene.file.write()
+            await scene.until(lambda n=timeout - 100: scene.supervisor.status().hand_overs == n)  # type: ignore[misc]
+        assert "internal error in follow: ValueError: odd; it is tried again" in scene.text()
+
+
+async def test_a_key_that_a_later_file_names_is_hidden_too(tmp_path: Path) -> None:
+    async with supervised(tmp_path, "smg", environ={"LATER_KEY": KEY}) as scene:
+        await scene.serves()
+        scene.file.further = f'[decode.worker."{D1}"]\napi_key_env = "LATER_KEY"'
+        scene.file.write()
+        await scene.until(lambda: "api_key_env" in scene.text())
+        assert KEY not in scene.supervisor._output.passed_on("smg", f"dialled with {KEY}")
+
+
+@BOTH
+async def test_a_pool_that_the_file_empties_is_followed_and_stays_said(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervising, "REMIND_S", 0.05)
+    words = "[decode] every worker is drained: requests are refused"
+    async with supervised(tmp_path, engine) as scene:
+        await scene.serves()
+        scene.file.policy = "round_robin"
+        scene.file.drained = (D1, D2)
+        scene.file.write()
+        await scene.until(lambda: scene.text().count(words) >= 3)
+        assert words in scene.supervisor.status().not_honoured
+        await scene.workers_are({P1, P2})
+        scene.file.drained = ()
+        scene.file.write()
+        await scene.until(lambda: words not in scene.supervisor.status().not_honoured)
