@@ -124,6 +124,26 @@ def test_lower_thresholds_cool_the_hot_prefill_worker() -> None:
     assert most - least < 10
 
 
+def test_the_lower_affinity_threshold_alone_cools_it_within_30_s() -> None:
+    bench = Bench("hot-prefix")
+    before = shares(bench.run(20.0), "prefill")
+    hot = max(before, key=lambda url: before[url])
+    *_, waiting = bench.waiting
+    bench.change(prefill={"cache_aware_threshold": 0.3})
+    after = shares(bench.run(30.0), "prefill")
+    assert before[hot] > 0.6
+    assert after[hot] < 0.5 * before[hot]
+    *_, most = bench.waiting
+    assert most < 0.7 * waiting
+
+
+def test_a_slow_decode_worker_with_half_the_weight_gets_half_the_share_within_30_s() -> None:
+    bench = Bench("slow-decode")
+    assert 0.23 < shares(bench.run(20.0), "decode")["http://d-3:1"] < 0.27
+    bench.change(decode={"worker": {**bench.file["decode"]["worker"], "d-3:1": {"weight": 0.5}}})
+    assert abs(shares(bench.run(30.0), "decode")["http://d-3:1"] - 0.5 / 3.5) < 0.02
+
+
 def test_half_the_weight_is_half_the_share() -> None:
     bench = Bench("steady", decode={"policy": "round_robin"})
     even = shares(bench.run(30.0), "decode")
