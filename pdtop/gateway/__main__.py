@@ -22,7 +22,7 @@ from pdtop.config.load import Loaded, load
 from pdtop.config.watch import ConfigWatch
 from pdtop.gateway.app import Gateway, is_loopback
 from pdtop.gateway.fleet import CannotServe
-from pdtop.gateway.lifecycle import follows_parent, run_until_told
+from pdtop.gateway.lifecycle import allow_many_connections, follows_parent, run_until_told
 
 #: Longest that the end waits for requests that are under way; a second signal ends it at once.
 GRACE_S = 180.0
@@ -102,6 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    allow_many_connections()
     try:
         asyncio.run(
             serve(

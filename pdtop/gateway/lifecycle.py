@@ -1,11 +1,13 @@
-"""When a server process ends: at a signal or, as a child, when its parent has gone."""
+"""A server process's life: what it may open, and that it ends at a signal or, as a child, with its parent."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
+from contextlib import suppress
 
 #: Set in a child's environment: stop when standard input ends, as nobody writes to it.
 FOLLOW_PARENT = "PDTOP_FOLLOW_PARENT"
@@ -14,6 +16,13 @@ FOLLOW_PARENT = "PDTOP_FOLLOW_PARENT"
 def follows_parent() -> bool:
     """A child ends with its parent, and at once."""
     return bool(os.environ.get(FOLLOW_PARENT))
+
+
+def allow_many_connections() -> None:
+    """A request needs up to three descriptors; many systems begin with 1024 and allow more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def run_until_told() -> None:

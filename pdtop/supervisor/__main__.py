@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pdtop.cluster.http import Dialler
 from pdtop.config.load import Loaded, load
 from pdtop.config.schema import Config
 from pdtop.config.watch import ConfigWatch
-from pdtop.gateway.lifecycle import follows_parent
+from pdtop.gateway.lifecycle import allow_many_connections, follows_parent
 from pdtop.supervisor.engines import CannotRun, Engine
 from pdtop.supervisor.launching import secrets
 from pdtop.supervisor.output import Output
@@ -68,7 +67,7 @@ def metrics_port(config: Config) -> tuple[str, ...]:
 async def _supervise(
     loaded: Loaded, engine: Engine, further: Sequence[str], grace_s: float, environ: Mapping[str, str]
 ) -> None:
-    _allow_many_connections()
+    allow_many_connections()
     output = Output(sys.stderr, secrets(loaded.config or Config(), environ))
     try:
         with tempfile.TemporaryDirectory(prefix="pdtop-router-") as folder:
@@ -116,13 +115,6 @@ async def _tell_where(supervisor: Supervisor, page: StatusPage, config: Config, 
             raise CannotRun(words) from error
         output.say(f"{words}; see [server] status_port")
     print(json.dumps(places), flush=True)
-
-
-def _allow_many_connections() -> None:
-    """Each client needs two descriptors here."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import sys
@@ -87,6 +88,19 @@ async def test_the_end_waits_for_streams(tmp_path: Path, unused_port: int) -> No
             assert rest.endswith(b"data: [DONE]\n\n")
             assert b'"error"' not in rest
             assert await process.wait() == 0
+
+
+async def test_it_may_open_as_many_connections_as_the_system_lets_it(
+    tmp_path: Path, unused_port: int
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    path = written(tmp_path / "config.toml", [], unused_port)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))  # a child begins with it
+    try:
+        async with started(path) as (process, _):
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_file_that_is_wrong_from_the_start_is_said(tmp_path: Path) -> None:
