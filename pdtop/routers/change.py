@@ -125,8 +125,9 @@ class _ReadBack:
             if job.get("status") == "failed":
                 words = text_of(job.get("message")) or "the router's job failed"
                 return Changed(Result.FAILED, method, words, status)
-            at_work = job.get("status") in _JOB_RUNS if unseen else False
-            if shown and not at_work and shows(shown, visible):
+            is_worker = not shown.keys().isdisjoint(("id", "url"))
+            at_work = unseen and str(job.get("status")) in _JOB_RUNS
+            if is_worker and not at_work and shows(shown, visible):
                 return Changed(Result.DONE, method, done, status)
             if self.clock() + READ_BACK_EVERY_S > deadline:
                 words = f"accepted ({status}), but after {self.limit_s:g} s no read shows it"

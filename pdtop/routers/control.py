@@ -6,8 +6,9 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from pdtop.cluster.address import Address, AddressError
@@ -54,7 +55,9 @@ __all__ = [
 
 #: A removal that is due may come a little late.
 SETTLE_MARGIN_S = 0.5
-_ID = re.compile(r"[A-Za-z0-9._-]{1,100}\Z")
+#: Of nothing else a path is made; a name of dots alone would lead to another one.
+_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,100}\Z")
+_SEE_LOG = "see the router's log"
 _NO_WORKERS = "this router takes no workers through its API"
 
 
@@ -154,10 +157,10 @@ class Control:
             return talk.failed("this router cannot take single workers out", "no_power", self._no_power_fix())
         place, there = _place(url), None
         for _ in range(2):  # the second time: the id was another one by then
-            workers = await self._read(talk)
+            workers = await self._read(talk, lambda url: _place(url) == place)
             if isinstance(workers, Controlled):
                 return workers
-            there = next((worker for worker in workers if _place(worker.url) == place), None)
+            there = next(iter(workers), None)
             if there is None:
                 return talk.done(Result.DONE, "it is not in the router's list")
             if there.draining:
@@ -166,7 +169,8 @@ class Control:
                 )
             wanted = there.worker_id or worker_id
             if not _ID.match(wanted):
-                return talk.failed("the router gives it no id to remove it by", "no_power")
+                fix = "restart the router without this worker"
+                return talk.failed("the router gives it no id to remove it by", "no_power", fix)
             answer = await talk("DELETE", f"/workers/{wanted}", None)
             if answer.status != 404 or answer.failure is not None:
                 break
@@ -210,7 +214,8 @@ class Control:
         if powers.update_zeroes_load and changed.result is not Result.FAILED:
             words += "; the router now counts its running requests from 0: do not judge a drain by that count"
         problem: Problem = "job" if changed.result is Result.FAILED else ""
-        return talk.done(changed.result, words, worker_id=worker_id, problem=problem)
+        fix = "" if changed.result is Result.DONE else _SEE_LOG
+        return talk.done(changed.result, words, fix, worker_id, problem)
 
     def _talk(self, secret: str | None = None) -> Talk:
         return Talk(self._ask, self._name, secret)
@@ -222,28 +227,29 @@ class Control:
             return "change config.toml: this router reads it itself"
         return "change its command line and restart it"
 
-    async def _read(self, talk: Talk) -> tuple[RawWorker, ...] | Controlled:
+    async def _read(
+        self, talk: Talk, of: Callable[[str], bool] | None = None
+    ) -> tuple[RawWorker, ...] | Controlled:
+        """The router's list; ``of``: only workers with such an address, for it is read again and again."""
         for path in self._dialect.list_paths:
             answer = await talk("GET", path, None)
             if answer.status != 404 or answer.failure is not None:
                 break
         if answer.failure is not None or answer.status != 200:
             return self._refusal(talk, answer, "its worker list cannot be read")
-        workers = read_raw(answer.body)
+        workers = read_raw(answer.body, of)
         if workers is None:
             words = "its worker list cannot be read: 200, but there is no list in it"
             return talk.failed(words, "no_list", "see whether this is the router's address")
         return workers
 
     async def _find(self, talk: Talk, key: str) -> RawWorker | Controlled | None:
-        workers = await self._read(talk)
-        if isinstance(workers, Controlled):
-            return workers
-        return next((worker for worker in workers if _key(worker.url) == key), None)
+        workers = await self._read(talk, lambda url: _key(url) == key)
+        return workers if isinstance(workers, Controlled) else next(iter(workers), None)
 
     async def _look(self, talk: Talk, key: str, worker_id: str | None) -> _Seen:
         """The worker by its id, where also a job still at work is told, else from the list."""
-        if worker_id is not None:
+        if worker_id is not None and _ID.match(worker_id):
             answer = await talk("GET", f"/workers/{worker_id}", None)
             entry = mapping_of(json_of(answer.body)) if answer.status == 200 else {}
             worker = raw_worker(entry)
@@ -333,10 +339,10 @@ class Control:
     ) -> Controlled:
         deadline = self._clock() + limit_s
         while True:
-            workers = await self._read(talk)
+            workers = await self._read(talk, lambda url: _place(url) == place)
             there = None
             if not isinstance(workers, Controlled):
-                there = next((worker for worker in workers if _place(worker.url) == place), None)
+                there = next(iter(workers), None)
                 if there is None:
                     return talk.done(Result.DONE, "it is out of the router's list")
                 if there.draining:
@@ -353,9 +359,9 @@ class Control:
             return talk.failed(words, "timed_out", "see whether the router hangs, then try again")
         job = (await self._look(talk, _key(there.url), worker_id)).job if there is not None else {}
         if reason := _failure(job, "RemoveWorker"):
-            return talk.failed(f"the router did not remove it: {reason}", "job")
+            return talk.failed(f"the router did not remove it: {reason}", "job", _SEE_LOG)
         words = f"accepted, but after {limit_s:g} s the router still lists it"
-        return talk.done(Result.ACCEPTED_NOT_APPLIED, words, worker_id=worker_id)
+        return talk.done(Result.ACCEPTED_NOT_APPLIED, words, _SEE_LOG, worker_id)
 
     async def _await_file(self, talk: Talk, url: str, spec: WorkerSpec | None, limit_s: float) -> Controlled:
         """The router reads config.toml itself: wait until its list shows what the file says."""
@@ -400,7 +406,7 @@ class Control:
             return talk.failed(words, "auth", self._key_fix(answer))
         if answer.status in (405, 501):
             return talk.failed(words, "no_power", self._no_power_fix())
-        return talk.failed(words, "refused", "see the router's log")
+        return talk.failed(words, "refused", _SEE_LOG)
 
     def _key_fix(self, answer: Answer) -> str:
         admin, plain = self._admin_key_env, self._api_key_env
@@ -463,6 +469,7 @@ def _reach_fix(url: str, api_key: str | None) -> str:
     return fix if api_key else f"{fix}; if it wants a key, name the variable in its api_key_env"
 
 
+@lru_cache(maxsize=20_000)
 def _place(url: str) -> _Place:
     """Worker and rank: routers that schedule ranks list a worker once for each."""
     try:

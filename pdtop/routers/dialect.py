@@ -149,11 +149,10 @@ class Dialect:
 
 def listed_worker(entry: object) -> ListedWorker | None:
     """One entry of a worker list; None without an address."""
-    if isinstance(entry, str):
-        entry = {"url": entry}
-    url = text_of(entry.get("url")) if isinstance(entry, dict) else None
-    if url is None or not isinstance(entry, dict):
+    url = address_of(entry)
+    if url is None:
         return None
+    entry = entry if isinstance(entry, dict) else {}
     labels = entry.get("labels", entry.get("metadata"))
     model = text_of(entry.get("model_id"))
     return ListedWorker(
@@ -168,6 +167,11 @@ def listed_worker(entry: object) -> ListedWorker | None:
         weight=number_of(entry.get("weight")),
         labels=_labels(labels.items()) if isinstance(labels, dict) else {},
     )
+
+
+def address_of(entry: object) -> str | None:
+    """The address in one entry of a worker list."""
+    return text_of(entry.get("url") if isinstance(entry, dict) else entry)
 
 
 def _health(entry: Mapping[str, object]) -> Health | None:

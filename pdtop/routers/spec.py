@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pdtop.cluster.address import Address
 from pdtop.cluster.model import Health, Role
 from pdtop.cluster.readings import ListedWorker
 from pdtop.config.masking import secret_parts
-from pdtop.routers.dialect import listed_worker, read_entries
+from pdtop.routers.dialect import address_of, listed_worker, read_entries
 from pdtop.routers.values import mapping_of, number_of, text_of, whole_of
 
 #: Labels that sglang-router 0.3.2 and smg 1.13.0 read from the engine at registration. They are left out:
@@ -102,12 +102,19 @@ class RawWorker:
         return self.listed.health is Health.HEALTHY and self.listed.role is not Role.UNKNOWN
 
 
-def read_raw(body: bytes) -> tuple[RawWorker, ...] | None:
-    """A worker list with specs; None if it is none."""
+def read_raw(body: bytes, of: Callable[[str], bool] | None = None) -> tuple[RawWorker, ...] | None:
+    """A worker list with specs; None if it is none, as one in which nothing has an address.
+
+    ``of``: only workers whose address it takes.
+    """
     entries = read_entries(body)
     if entries is None:
         return None
-    return tuple(worker for worker in map(raw_worker, entries) if worker is not None)
+    urls = [address_of(entry) for entry in entries]
+    if entries and not any(urls):
+        return None
+    wanted = (entry for entry, url in zip(entries, urls, strict=True) if url and (of is None or of(url)))
+    return tuple(worker for worker in map(raw_worker, wanted) if worker is not None)
 
 
 def raw_worker(entry: object) -> RawWorker | None:
