@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pdtop.config.load import Loaded, load
 from pdtop.config.watch import ConfigWatch
@@ -81,6 +82,12 @@ async def serve(
         await gateway.stop()
 
 
+def is_own_fault(record: logging.LogRecord) -> bool:
+    """False for requests that are no HTTP: clients must not be able to fill the log with tracebacks."""
+    failure = record.exc_info[1] if record.exc_info else None
+    return not isinstance(failure, HttpProcessingError)
+
+
 async def _either(*works: Coroutine[object, object, None]) -> None:
     """Return when one of them has ended; the others are cancelled."""
     tasks = [asyncio.create_task(work) for work in works]
@@ -102,6 +109,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.server").addFilter(is_own_fault)
     allow_many_connections()
     try:
         asyncio.run(

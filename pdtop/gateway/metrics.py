@@ -38,6 +38,7 @@ class RouterMetrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
+        self._of_workers: dict[str, set[tuple[Counter, tuple[str, ...]]]] = {}
         worker = ("worker",)
         self._active = Gauge("smg_worker_requests_active", "Requests in flight", worker, registry=registry)
         self._health = Gauge("smg_worker_health", "1 healthy, 0 not", worker, registry=registry)
@@ -163,6 +164,12 @@ class RouterMetrics:
             registry=registry,
         )
 
+    def count(self, counter: Counter, worker: str, *labels: str) -> None:
+        """One more in a series of a worker (its first label): it will go with the worker."""
+        series = (worker, *labels)
+        self._of_workers.setdefault(worker, set()).add((counter, series))
+        counter.labels(*series).inc()
+
     def reloaded(self, reload: Reload) -> None:
         self._reloads.labels(reload.outcome).inc()
         self._reload_ok.set(1 if reload.ok else 0)
@@ -182,6 +189,7 @@ class RouterMetrics:
         )
         for gauge in (*gauges, self._pool_size):
             gauge.clear()  # a worker that is gone has no series
+        gone = set(self._of_workers)
         sizes: dict[tuple[str, str], int] = {}
         for backend, load in backends:
             values = (
@@ -195,8 +203,12 @@ class RouterMetrics:
             )
             for gauge, value in zip(gauges, values, strict=True):
                 gauge.labels(backend.url).set(value)
+            gone.discard(backend.url)
             pool = (backend.role, backend.model)
             sizes[pool] = sizes.get(pool, 0) + 1
         for (role, model), size in sizes.items():
             self._pool_size.labels(role, "http", model).set(size)
+        for worker in gone:
+            for counter, series in self._of_workers.pop(worker):
+                counter.remove(*series)
         return generate_latest(self._registry)

@@ -198,8 +198,8 @@ class Proxy:
         for pool, leg, choice in zip(pools, dispatch.legs, (pair.prefill, pair.decode), strict=True):
             url = leg.backend.url
             self._metrics.selections.labels(pool.role, "http", model, pool.policy).inc()
-            self._metrics.selected.labels(url, pool.role, pool.policy, choice.reason).inc()
-            self._metrics.dispatched.labels(url, model).inc()
+            self._metrics.count(self._metrics.selected, url, pool.role, pool.policy, choice.reason)
+            self._metrics.count(self._metrics.dispatched, url, model)
         self._metrics.matched.observe(pair.prefill.chosen.matched)
         self._metrics.transfer_cost.observe(pair.transfer_cost)
 
@@ -234,7 +234,7 @@ class Proxy:
     def _end(self, leg: Leg, ok: bool) -> None:
         if not leg.ended:
             self._fleet.end(leg, ok, monotonic())
-            self._metrics.outcomes.labels(leg.backend.url, "success" if ok else "failure").inc()
+            self._metrics.count(self._metrics.outcomes, leg.backend.url, "success" if ok else "failure")
 
     def _failed(self, leg: Leg, failure: BaseException) -> LegFailed:
         self._end(leg, False)

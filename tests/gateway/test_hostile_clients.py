@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp.http_exceptions import BadStatusLine
 
 import pdtop.gateway.proxy as proxy
+from pdtop.gateway.__main__ import is_own_fault
 from pdtop.gateway.app import Gateway
 from tests.gateway.test_faults import begin_and_hang, fine, hang
 from tests.gateway.test_faults import cluster as fakes
 from tests.gateway.test_gateway import CHAT, config, router
-from tests.gateway.test_hostile_workers import FINE, STREAM, Raw, chunk, cluster
+from tests.gateway.test_hostile_workers import ASK, FINE, STREAM, Raw, chunk, cluster
 from tests.simulator.support import DECODE, PREFILL, client, eventually, get, post, workers
 
 HEAD = b"POST /generate HTTP/1.1\r\nHost: r\r\nContent-Type: application/json\r\n"
@@ -237,3 +240,28 @@ async def test_clients_make_no_series() -> None:
             async with http.post(url + "/generate", data=json.dumps(number)) as answer:
                 assert answer.status == 400
         assert len((await get(http, url + "/metrics")).body.splitlines()) <= size + 2
+
+
+def test_what_is_no_request_is_not_logged() -> None:
+    def record(failure: Exception) -> logging.LogRecord:
+        return logging.LogRecord("x", logging.ERROR, "x", 1, "x", (), (type(failure), failure, None))
+
+    assert not is_own_fault(record(BadStatusLine("x")))
+    assert is_own_fault(record(ValueError("x")))
+    assert is_own_fault(logging.LogRecord("x", logging.ERROR, "x", 1, "x", (), None))
+
+
+async def test_workers_that_come_and_go_leave_no_series() -> None:
+    stays, goes = Raw(generate=FINE), Raw(generate=FINE)
+    async with cluster([Raw(generate=FINE)], [stays, goes]) as (gateway, url), client() as http:
+        for _ in range(2):
+            assert (await post(http, url + "/generate", ASK)).status == 200
+        assert (await get(http, url + "/metrics")).body.count(goes.url.encode()) > 8
+        gateway.fleet.remove(gateway.fleet.decode.backends[1])
+        page = (await get(http, url + "/metrics")).body
+        assert goes.url.encode() not in page
+        assert page.count(stays.url.encode()) > 8
+        assert (await post(http, url + "/workers", {"url": goes.url, "worker_type": "decode"})).status == 202
+        for _ in range(2):
+            await post(http, url + "/generate", ASK)
+        assert goes.url.encode() in (await get(http, url + "/metrics")).body
