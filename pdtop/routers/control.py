@@ -155,19 +155,19 @@ class Control:
             return await self._await_file(talk, url, None, read_back_s)
         if powers.drain_by != "removal":
             return talk.failed("this router cannot take single workers out", "no_power", self._no_power_fix())
-        place, there = _place(url), None
+        place = _place(url)
         for _ in range(2):  # the second time: the id was another one by then
             workers = await self._read(talk, lambda url: _place(url) == place)
             if isinstance(workers, Controlled):
                 return workers
-            there = next(iter(workers), None)
+            there = next((worker for worker in workers if worker.url == url), next(iter(workers), None))
             if there is None:
                 return talk.done(Result.DONE, "it is not in the router's list")
             if there.draining:
                 return talk.done(
                     Result.DONE, "the router takes it out already", worker_id=there.worker_id or None
                 )
-            wanted = there.worker_id or worker_id
+            wanted, spelled, spec = there.worker_id or worker_id, there.url, there.spec
             if not _ID.match(wanted):
                 fix = "restart the router without this worker"
                 return talk.failed("the router gives it no id to remove it by", "no_power", fix)
@@ -182,10 +182,10 @@ class Control:
         if not sure and not outcome_unknown(answer):
             return self._refusal(talk, answer, "not removed")
         settle_s = powers.settle_s
-        if there is not None and there.spec is not None:
-            settle_s = float(there.spec.health.get("drain_settle_secs", settle_s))
+        if spec is not None:
+            settle_s = float(spec.health.get("drain_settle_secs", settle_s))
         self._settled_at[_key(url)] = self._clock() + settle_s + SETTLE_MARGIN_S
-        return await self._gone(talk, place, wanted, sure, words_of(answer), read_back_s)
+        return await self._gone(talk, spelled, wanted, sure, words_of(answer), read_back_s)
 
     async def change(
         self, worker_id: str, fields: Mapping[str, object], *, read_back_s: float = READ_BACK_S
@@ -335,11 +335,12 @@ class Control:
         return True
 
     async def _gone(
-        self, talk: Talk, place: _Place, worker_id: str, sure: bool, words: str, limit_s: float
+        self, talk: Talk, url: str, worker_id: str, sure: bool, words: str, limit_s: float
     ) -> Controlled:
+        """``url`` as the router spells it: it may list the worker a second time, with a slash at the end."""
         deadline = self._clock() + limit_s
         while True:
-            workers = await self._read(talk, lambda url: _place(url) == place)
+            workers = await self._read(talk, lambda listed: listed == url)
             there = None
             if not isinstance(workers, Controlled):
                 there = next(iter(workers), None)

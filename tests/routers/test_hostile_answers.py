@@ -176,3 +176,14 @@ def test_ids_that_are_others_at_every_read(engine: str, heard: bool, result: Res
     router.answering = answering
     assert run(router.control().remove("id-1", URL)).result is result
     assert router.writes == ["DELETE /workers/other-1-0"]
+
+
+@pytest.mark.parametrize("engine", ["sglang-router", "smg"])
+def test_listed_twice_is_taken_out_twice(engine: str) -> None:
+    router = ModelRouter(engine)
+    for url in (URL, f"{URL}/"):
+        router.put(url)
+    control = router.control()
+    for url in (f"{URL}/", URL):
+        assert run(control.remove("", url)).result is Result.DONE
+    assert router.writes == ["DELETE /workers/id-2", "DELETE /workers/id-1"]
