@@ -69,7 +69,7 @@ class Dialer:
         if config.server.ca_file is not None:
             try:
                 tls = ssl.create_default_context(cafile=config.server.ca_file)
-            except OSError as failure:  # an SSLError is one, too
+            except (OSError, ValueError) as failure:  # an SSLError is one, too; a name with a NUL is no name
                 raise CannotServe(f"server.ca_file cannot be used: {failure}") from failure
         self._tls = tls
         self._server = config.server

@@ -65,4 +65,7 @@ def _decide(event: Accepted | Rejected | Restored, apply: Callable[[Config], Non
         apply(event.loaded.config)
     except CannotServe as reason:
         return Reload("rejected", now, f"{reason}\nthe last good settings stay in force")
+    except Exception as failure:  # noqa: BLE001 - following the file must not end unnoticed
+        words = f"internal error, these settings are not in force: {type(failure).__name__}: {failure}"
+        return Reload("rejected", now, words)
     return Reload(outcome, now, event.text)

@@ -185,6 +185,15 @@ def test_weights_at_the_ends_of_numbers_harm_no_choice(policy: str, odd: float) 
     assert served(60) == {f"http://{name}" for name in names}
 
 
+@pytest.mark.parametrize("policy", NAMES)
+def test_loads_beyond_numbers_harm_no_choice(policy: str) -> None:
+    load = {"measure": "tokens", "per_1000_tokens": 1e308, "cache_benefit": 1e308}
+    fleet = Fleet(settings(["p:1", "q:1"], ["d0:1", "d1:1"], policy, load=load), seed=1)
+    for _ in range(20):  # all stay open
+        fleet.dispatch(Wanted("prompt", 1e9, 1e9), 0.0, set())
+    assert sum(b.inflight for b in fleet) == 40
+
+
 def test_a_reload_keeps_what_stays_and_lets_what_goes_finish() -> None:
     fleet = Fleet(settings(["p:1"], ["a:1", "b:1"]))
     a, b = fleet.decode.backends

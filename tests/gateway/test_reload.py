@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import aiohttp
 import pytest
@@ -17,7 +18,7 @@ from pdtop.config.schema import Config
 from pdtop.config.watch import Accepted, ConfigWatch, Rejected, Restored
 from pdtop.gateway.app import Gateway
 from pdtop.gateway.fleet import CannotServe
-from pdtop.gateway.reload import _decide, restart_needed
+from pdtop.gateway.reload import Reload, _decide, restart_needed
 from pdtop.simulator.worker import SimWorker
 from tests.gateway.test_gateway import CHAT, router, samples
 from tests.simulator.support import DECODE, PREFILL, client, eventually, get, post, workers
@@ -227,4 +228,23 @@ def test_decisions() -> None:
     assert len(applied) == 2  # what the API changed meanwhile is undone by a restored file, too
     assert _decide(Rejected(bad, bad.problems), applied.append).outcome == "rejected"
     assert _decide(Accepted(good, ()), refuse).words == "no\nthe last good settings stay in force"
+
+    def fail(config: Config) -> None:
+        raise ZeroDivisionError("odd")
+
+    assert _decide(Accepted(good, ()), fail) == Reload(
+        "rejected", ANY, "internal error, these settings are not in force: ZeroDivisionError: odd"
+    )
     assert len(applied) == 2
+
+
+@pytest.mark.parametrize("name", ["no\\u0000name", "."])
+async def test_a_ca_file_that_is_none_is_said_and_the_file_is_followed_on(tmp_path: Path, name: str) -> None:
+    async with reloading(tmp_path / "config.toml", text([])) as (gateway, _, file):
+        file.write(text([]).replace("[server]", f'[server]\nca_file = "{name}"'))
+        await eventually(lambda: gateway.last_reload is not None)
+        assert gateway.last_reload is not None
+        assert gateway.last_reload.words.startswith("server.ca_file cannot be used: ")
+        file.write(text([], policy="random"))
+        await eventually(lambda: gateway.last_reload is not None and gateway.last_reload.ok)
+        assert gateway.fleet.prefill.policy == "random"
