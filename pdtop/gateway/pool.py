@@ -19,9 +19,8 @@ from pdtop.gateway.prefixes import PrefixTree
 
 Role = Literal["prefill", "decode"]
 
-#: What a weight counts as at least and at most, and a load at most: what is made of them must stay numbers.
+#: What a weight counts as at least and at most: 1/weight and sums of weights must stay numbers.
 LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
-MOST_LOAD = 1e15
 
 BOOTSTRAP_PORT = 8998  # SGLang's --disaggregation-bootstrap-port default
 
@@ -273,7 +272,7 @@ class Pool:
         candidates = tuple(
             Candidate(
                 b.url,
-                min(b.load(self.weights, now), MOST_LOAD),
+                b.load(self.weights, now),
                 min(max(b.weight, LEAST_WEIGHT), MOST_WEIGHT),
                 b.turn,
                 b.prefixes.matched(names) if looks else 0.0,
