@@ -8,14 +8,18 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
 from aiohttp.http_exceptions import BadStatusLine
+from aiohttp.test_utils import make_mocked_request
 
 import pdtop.gateway.proxy as proxy
 from pdtop.gateway.__main__ import is_own_fault
 from pdtop.gateway.app import Gateway
+from pdtop.gateway.inference import read_inference
 from tests.gateway.test_faults import begin_and_hang, fine, hang
 from tests.gateway.test_faults import cluster as fakes
 from tests.gateway.test_gateway import CHAT, config, router
@@ -72,6 +76,30 @@ async def test_a_client_that_stops_reading_is_cut_when_its_time_is_over(
         writer.write(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         await reader.readuntil(b"\r\n\r\n")
         await eventually(lambda: idle(gateway))
+        with suppress(ConnectionError):
+            while await reader.read(65536):  # what is under way, then the end
+                pass
+
+
+@pytest.mark.parametrize("complete", [False, True])
+async def test_last_words_that_nobody_takes_are_not_waited_for(
+    complete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "LAST_WORDS_S", 0.01)
+
+    class Stuck(web.StreamResponse):
+        async def write(self, data: object) -> None:
+            pass
+
+        async def write_eof(self, data: bytes = b"") -> None:
+            await asyncio.Event().wait()
+
+    transport = Mock()
+    request = make_mocked_request("POST", "/generate", transport=transport)
+    inference = read_inference(b'{"text": "x"}')
+    call = proxy.Call(request, inference, ("",) * 5, complete=complete)
+    await proxy._broken(call, Stuck(), "x")
+    transport.abort.assert_called_once_with()
 
 
 @pytest.mark.parametrize(
