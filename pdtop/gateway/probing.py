@@ -74,9 +74,10 @@ class Prober:
     async def _probe(self, backend: Backend) -> None:
         path = "/ready"
         asked_ready = 0.0
+        named = False
         while not backend.gone:
-            if backend.model == "unknown":
-                backend.model = await self._model(backend) or "unknown"
+            if not named and backend.probes.healthy and (name := await self._model(backend)):
+                backend.model, named = name, True
             if path != "/ready" and monotonic() - asked_ready > ABSENT_S:
                 path = "/ready"  # it may be a newer one by now
             status = await self._status(backend, path)
@@ -89,6 +90,7 @@ class Prober:
             # A hung scheduler leaves /ready at 200; its numbers stand still.
             stuck = backend.report is not None and backend.report.stuck
             self.record(backend, status == 200 and not stuck)
+            named &= backend.probes.healthy  # it may come back with another model
             # Not all at the same moment: several workers often share a machine.
             await self._pause(self._health.interval_secs * random.uniform(0.9, 1.0))
 

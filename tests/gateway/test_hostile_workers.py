@@ -213,3 +213,21 @@ async def test_probes_survive_what_a_worker_says(said: bytes | Say, monkeypatch:
         assert (await get(http, url + "/metrics")).status == 200
         odd.says["/ready"] = whole(b"", status=b"503 No")
         await eventually(lambda: not gateway.fleet.decode.backends[0].probes.healthy)
+
+
+def serves(model: str) -> bytes:
+    return whole(json.dumps({"data": [{"id": model}]}).encode())
+
+
+async def test_a_worker_that_comes_back_with_another_model_is_known_by_that() -> None:
+    other = Raw(generate=FINE, v1__models=serves("old"))
+    async with cluster([Raw(generate=FINE, v1__models=serves("old"))], [other]) as (gateway, url):
+        decode = gateway.fleet.decode.backends[0]
+        assert decode.model == "old"
+        other.says |= {"/ready": whole(b"", status=b"503 No"), "/v1/models": serves("new")}
+        await eventually(lambda: not decode.probes.healthy)
+        other.says["/ready"] = READY
+        await eventually(lambda: decode.model == "new")
+        async with client() as http:
+            names = (await get(http, url + "/v1/models")).json["data"]
+        assert [one["id"] for one in names] == ["new", "old"]
