@@ -81,7 +81,13 @@ class ConfigFile:
 
     def restore(self, raw: bytes, expected: Loaded) -> Written | NotWritten:
         """Write these bytes over ``expected``; refused if the file holds something else by now."""
-        name = self.backup(expected)
+        return self._replace(raw, expected, self.backup(expected))
+
+    def put_back(self, written: Written) -> Written | NotWritten:
+        """The bytes from before a write of ours; without a backup, as nothing is lost but our own."""
+        return self._replace(written.before.raw, written.after, "")
+
+    def _replace(self, raw: bytes, expected: Loaded, backup: str) -> Written | NotWritten:
         try:
             replace_file(self.path, raw, expected.raw, self._disk)
         except Unwritable as error:
@@ -89,7 +95,7 @@ class ConfigFile:
         except ChangedMeanwhile:
             return NotWritten("somebody else changed the file meanwhile", moved=True)
         after = load_bytes(self.path, raw)
-        return Written(expected, after, file_change(expected, after, name))
+        return Written(expected, after, file_change(expected, after, backup))
 
 
 def _not_written(result: Result) -> NotWritten:

@@ -78,6 +78,7 @@ class Job:
     after: Config | None = None
     audit_id: str = ""
     written: Written | None = None
+    not_back: str = ""  # why what was written stays, although no router did anything
     applied: Applied = field(default_factory=Applied)
 
     @property
@@ -176,6 +177,8 @@ class Executor:
             if stopped is not None:
                 outcome = Outcome.FAILED if stopped.failed else Outcome.REFUSED
                 next_step = "look at the change again: it is shown on top of theirs" if stopped.moved else ""
+                if stopped.failed:
+                    next_step = "see to it that config.toml can be written, then do it again"
                 job.operation = replace(job.operation, conflicts=stopped.conflicts)
                 await self._end(job, outcome, stopped.words, next_step)
                 return
@@ -268,10 +271,12 @@ class Executor:
         if self._file is None or job.written is None:
             return
         async with self._writing:
-            back = await asyncio.to_thread(self._file.restore, job.written.before.raw, job.written.after)
+            back = await asyncio.to_thread(self._file.put_back, job.written)
             if isinstance(back, Written):
                 job.written = None
                 self._wrote(back)
+            else:
+                job.not_back = f"config.toml could not be put back: {back.words}"
 
     def _step(self, job: Job, phase: Phase, words: str) -> None:
         job.operation = replace(job.operation, phase=phase, words=words, seconds=self._seconds(job))
@@ -394,8 +399,8 @@ def _sum_up(job: Job) -> tuple[Outcome, str, str]:
     outcome = _overall([one.outcome for one in routers])
     words = _told(routers)
     next_step = next((one.fix for one in routers if one.fix and one.outcome is not Outcome.DONE), "")
-    if applied.refused_everywhere and job.written is None:
-        words += "; config.toml is as it was"
+    if applied.refused_everywhere and (job.written is None or job.not_back):
+        words += f"; {job.not_back or 'config.toml is as it was'}"
     if blocked:
         outcome = Outcome.PARTLY_DONE if any(one.changed for one in routers) else Outcome.REFUSED
         words = "; ".join([*blocked, words] if words else blocked)
