@@ -6,9 +6,12 @@ Exit codes: 0 done or drained, 1 failed, 2 usage or config, 3 a deadline passed,
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,19 +69,51 @@ OverruleOption = Annotated[
 ]
 
 
+#: The fields of :class:`Common` as options, each with its default.
+_OPTIONS: dict[str, tuple[object, object]] = {
+    "config": (ConfigOption, None),
+    "yes": (YesOption, False),
+    "dry_run": (DryRunOption, False),
+    "type": (TypeOption, None),
+    "write": (WriteOption, None),
+    "overrule": (OverruleOption, False),
+}
+_EDITING = frozenset({"type", "overrule"})  # of verbs that edit the file
+
+
+def changes(*, edits: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb the options that all of them have; it takes them as one, its ``common``."""
+    names = [name for name in _OPTIONS if edits or name not in _EDITING]
+
+    def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+        @wraps(verb)
+        def command(**given: Any) -> None:
+            common = Common(**{name: given.pop(name) for name in names})
+            verb(common, **given)
+
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in _OPTIONS.items()
+            if name in names
+        ]
+        parameters = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *shared]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return with_options
+
+
+@changes()
 def drain(
+    common: Common,
     workers: WorkersArgument,
-    config: ConfigOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Until drained at every router.")] = False,
     timeout: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Wait no longer than 30m, 90s ...; default: as in config.toml."),
     ] = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Send a worker no new work; with --wait until what it has is finished.
 
@@ -97,7 +132,7 @@ def drain(
     from pdtop.operations.model import Drain
 
     _change_workers(
-        Common(config, yes, dry_run, type_ or (), write, overrule),
+        common,
         workers,
         lambda found, limit_s: Drain(tuple(found), limit_s),
         wait=wait,
@@ -105,14 +140,10 @@ def drain(
     )
 
 
+@changes()
 def undrain(
+    common: Common,
     workers: WorkersArgument,
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Bring drained workers back as they were: bootstrap port, labels, weight.
 
@@ -123,19 +154,14 @@ def undrain(
 
     from pdtop.operations.model import Undrain
 
-    common = Common(config, yes, dry_run, type_ or (), write, overrule)
     _change_workers(common, workers, lambda found, _: Undrain(tuple(found)))
 
 
+@changes()
 def weight(
+    common: Common,
     worker: WorkerArgument,
     value: Annotated[float, typer.Argument(metavar="WEIGHT", help="1 is usual, 0.5 half as much, 0 none.")],
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Set how much of its pool's work a worker gets. The plan says whether this router knows weights.
 
@@ -146,19 +172,14 @@ def weight(
 
     from pdtop.operations.model import SetWeight
 
-    common = Common(config, yes, dry_run, type_ or (), write, overrule)
     _change_workers(common, [worker], lambda found, _: SetWeight(found[0], value))
 
 
+@changes()
 def set_key(
+    common: Common,
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="As in TOML; a word needs no quotes.")],
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Set one key of config.toml and bring the routers to it; the plan says what each does with it.
 
@@ -170,17 +191,13 @@ def set_key(
 
       pdtop set 'prefill.worker."10.0.1.11:30001".rack' r7
     """
-    _set(key, value, Common(config, yes, dry_run, type_ or (), write, overrule))
+    _set(key, value, common)
 
 
+@changes()
 def unset_key(
+    common: Common,
     key: KeyArgument,
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Take one key out of config.toml, so that its default counts.
 
@@ -188,21 +205,17 @@ def unset_key(
 
       pdtop unset prefill.cache_aware_threshold
     """
-    _set(key, None, Common(config, yes, dry_run, type_ or (), write, overrule))
+    _set(key, None, common)
 
 
+@changes()
 def add(
+    common: Common,
     role: Annotated[PoolRole, typer.Argument(metavar="ROLE", help="prefill or decode.")],
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the worker.")],
     bootstrap_port: Annotated[
         int | None, typer.Option("--bootstrap-port", metavar="N", help="Of a prefill worker.")
     ] = None,
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Add a worker to config.toml and to every router.
 
@@ -214,18 +227,13 @@ def add(
     from pdtop.cluster.model import Role
     from pdtop.operations.model import AddWorker
 
-    common = Common(config, yes, dry_run, type_ or (), write, overrule)
     _change(common, AddWorker(Role(role.value), address, bootstrap_port))
 
 
+@changes()
 def remove(
+    common: Common,
     worker: WorkerArgument,
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Take a worker out of config.toml and of every router. Drain it first: the plan warns if it has work.
 
@@ -236,21 +244,18 @@ def remove(
 
     from pdtop.operations.model import RemoveWorker
 
-    common = Common(config, yes, dry_run, type_ or (), write, overrule)
     _change_workers(common, [worker], lambda found, _: RemoveWorker(found[0]))
 
 
+@changes(edits=False)
 def apply(
-    config: ConfigOption = None,
+    common: Common,
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on as a service: keep it so, a line an event, until SIGTERM.")
     ] = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Also take out workers that no config.toml ever named.")
     ] = False,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    write: WriteOption = None,
 ) -> None:
     """Bring the routers to what config.toml says.
 
@@ -263,15 +268,13 @@ def apply(
 
     from pdtop.operations.model import Apply
 
-    change = _keep_true if watch and not dry_run else _change
-    change(Common(config, yes, dry_run, (), write), Apply(prune))
+    change = _keep_true if watch and not common.dry_run else _change
+    change(common, Apply(prune))
 
 
+@changes(edits=False)
 def restart(
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    write: WriteOption = None,
+    common: Common,
 ) -> None:
     """Show the plan of what waits for a restart of the router, and run \\[server] restart_command.
 
@@ -282,19 +285,15 @@ def restart(
 
     from pdtop.operations.model import Restart
 
-    _change(Common(config, yes, dry_run, (), write), Restart())
+    _change(common, Restart())
 
 
+@changes()
 def undo(
+    common: Common,
     entry: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Of pdtop log; default: the last change.")
     ] = None,
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """Take the last change back, if nobody has changed the same since.
 
@@ -307,7 +306,7 @@ def undo(
 
     from pdtop.operations.model import Undo
 
-    _change(Common(config, yes, dry_run, type_ or (), write, overrule), Undo(entry))
+    _change(common, Undo(entry))
 
 
 def log(
@@ -347,16 +346,12 @@ def _state_folder(config: str | None) -> StateFolder:
     return folder_of(found.targets, found.path)
 
 
+@changes()
 def config_set(
+    common: Common,
     words: Annotated[
         list[str], typer.Argument(metavar="[FILE] KEY VALUE", help="The file's name may come first.")
     ],
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """The same as pdtop set: the file is edited, and routers that can be reached are brought to it.
 
@@ -365,21 +360,17 @@ def config_set(
       pdtop config set prod.toml slo.ttft_p99_ms 800
     """
     *file, key, value = _words(words, 2, "pdtop config set [FILE] KEY VALUE")
-    _set(key, value, Common(_one_file(file, config), yes, dry_run, type_ or (), write, overrule))
+    _set(key, value, _of_file(common, file))
 
 
+@changes()
 def config_unset(
+    common: Common,
     words: Annotated[list[str], typer.Argument(metavar="[FILE] KEY", help="The file's name may come first.")],
-    config: ConfigOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    type_: TypeOption = None,
-    write: WriteOption = None,
-    overrule: OverruleOption = False,
 ) -> None:
     """The same as pdtop unset."""
     *file, key = _words(words, 1, "pdtop config unset [FILE] KEY")
-    _set(key, None, Common(_one_file(file, config), yes, dry_run, type_ or (), write, overrule))
+    _set(key, None, _of_file(common, file))
 
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -414,12 +405,13 @@ def _words(words: Sequence[str], least: int, usage: str) -> Sequence[str]:
     return words
 
 
-def _one_file(named: Sequence[str], option: str | None) -> str | None:
-    if named and option is not None:
+def _of_file(common: Common, named: Sequence[str]) -> Common:
+    """With the file that was named before the key, if one was."""
+    if named and common.config is not None:
         fail("the file is named twice")
     if named and not named[0].endswith(".toml") and not Path(named[0]).is_file():
         fail(f"{named[0]} is no file; a key with a dot in its name is quoted as in TOML")
-    return named[0] if named else option
+    return replace(common, config=named[0]) if named else common
 
 
 def _set(key: str, value: str | None, common: Common) -> None:

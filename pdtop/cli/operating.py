@@ -26,8 +26,8 @@ class Common:
     config: str | None
     yes: bool
     dry_run: bool
-    type: Sequence[str]
     write: bool | None
+    type: Sequence[str] | None = None
     overrule: bool = False
 
 
@@ -64,7 +64,7 @@ class Operating:
         how = How(
             yes=common.yes,
             dry_run=common.dry_run,
-            typed=tuple(common.type),
+            typed=tuple(common.type or ()),
             overrule=common.overrule,
             read_only=_read_only(common.write, self.watched),
             wait_s=wait_s,
