@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.content import Content
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.style import Style as ContentStyle
 
@@ -25,6 +27,15 @@ def diff(old: Line, new: Line) -> tuple[int, int] | None:
             start = position if start is None else start
             end = position + 1
     return None if start is None or end is None else (start, end)
+
+
+def changed_regions(old: Sequence[Line], new: Sequence[Line], top: int, height: int) -> Iterator[Region]:
+    """What to repaint of a scrolled page of ``height`` lines whose first in sight is ``top``."""
+    for y in range(height):
+        before = old[top + y] if top + y < len(old) else ()
+        after = new[top + y] if top + y < len(new) else ()
+        if span := diff(before, after):
+            yield Region(span[0], y, span[1] - span[0], 1)
 
 
 def _cells(line: Line) -> list[tuple[str, Tone]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from pdtop.tui.lines import diff, to_strip
+from pdtop.tui.lines import changed_regions, to_strip
 from pdtop.tui.palette import Look
 from pdtop.tui.tones import Line
 
@@ -54,16 +54,8 @@ class LinePage(ScrollView, can_focus=True):
         size = Size(self.size.width, len(self._lines))
         if size != self.virtual_size:
             self.virtual_size = size
-        if regions := list(self._changes(old)):
+        if regions := list(changed_regions(old, self._lines, self.scroll_offset.y, self.size.height)):
             self.refresh(*regions)
-
-    def _changes(self, old: tuple[Line, ...]) -> Iterator[Region]:
-        top = self.scroll_offset.y
-        for y in range(self.size.height):
-            before = old[top + y] if top + y < len(old) else ()
-            after = self._lines[top + y] if top + y < len(self._lines) else ()
-            if span := diff(before, after):
-                yield Region(span[0], y, span[1] - span[0], 1)
 
     def render_line(self, y: int) -> Strip:
         index = y + self.scroll_offset.y

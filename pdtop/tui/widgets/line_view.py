@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.style import Style
-from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from pdtop.tui.lines import diff, to_strip
+from pdtop.tui.lines import changed_regions, to_strip
 from pdtop.tui.palette import Look
 from pdtop.tui.tones import Line, Tone
 
@@ -34,13 +33,8 @@ class LineView(Widget):
     def show(self, lines: Sequence[Line]) -> None:
         """Show ``lines`` and repaint where they differ from the ones before."""
         old, self._lines = self._lines, tuple(lines)
-        regions = []
-        for y in range(max(len(old), len(self._lines))):
-            before = old[y] if y < len(old) else ()
-            after = self._lines[y] if y < len(self._lines) else ()
-            if span := diff(before, after):
-                regions.append(Region(span[0], y, span[1] - span[0], 1))
-        if regions:
+        height = max(len(old), len(self._lines))
+        if regions := list(changed_regions(old, self._lines, 0, height)):
             self.refresh(*regions)
 
     def render_line(self, y: int) -> Strip:

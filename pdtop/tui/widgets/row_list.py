@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from pdtop.tui.lines import diff, to_strip
+from pdtop.tui.lines import changed_regions, to_strip
 from pdtop.tui.palette import Look
 from pdtop.tui.tones import Line, Tone
 
@@ -78,14 +78,8 @@ class RowList(ScrollView, can_focus=True):
         if place != self._place():
             self.refresh()
             return
-        top = self.scroll_offset.y
-        regions = []
-        for y in range(self.size.height):
-            before = old[top + y][1] if top + y < len(old) else ()
-            after = self._rows[top + y][1] if top + y < len(self._rows) else ()
-            if span := diff(before, after):
-                regions.append(Region(span[0], y, span[1] - span[0], 1))
-        if regions:
+        before = [line for _, line in old]
+        if regions := list(changed_regions(before, self.lines, self.scroll_offset.y, self.size.height)):
             self.refresh(*regions)
 
     def _place(self) -> int | None:
