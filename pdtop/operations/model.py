@@ -6,6 +6,7 @@ it they see in :class:`View`. Nothing in here does I/O.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -309,8 +310,6 @@ class LockHolder:
 
     @property
     def text(self) -> str:
-        import time
-
         clock = time.strftime("%H:%M", time.localtime(self.since))
         return f"{self.user}@{self.host} (pid {self.pid}) since {clock}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -301,7 +302,5 @@ def _keys(entry: LogEntry) -> tuple[str, ...]:
 
 
 def _undo_rows(entry: LogEntry) -> tuple[tuple[str, str], ...]:
-    import time
-
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
     return (("Done", f"{when} by {entry.user}@{entry.host}"), ("It did", f"{entry.before} → {entry.after}"))
